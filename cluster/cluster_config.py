@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
@@ -35,6 +35,8 @@ class ClusterConfig:
     clock_offset_ms_max: int = CLOCK_OFFSET_MS_MAX
     clock_confirm_ms: int = CLOCK_CONFIRM_MS
     addresses: dict[str, str] = field(default_factory=dict[str, str])  # own: "peer", "http"
+    #: Of the initial members, host:port for other nodes.
+    peers: Mapping[NodeId, str] = field(default_factory=dict[NodeId, str])
     log: LogOptions = field(default_factory=LogOptions)
     snapshot_entries: int = SNAPSHOT_ENTRIES
     snapshot_bytes: int = SNAPSHOT_BYTES

@@ -19,6 +19,7 @@ from cluster.agreed_time import AgreedTime
 from cluster.catalog.catalog_read_index import CatalogGroup, CatalogReadIndex
 from cluster.catalog.continuity import ClusterContinuity
 from cluster.catalog.overview import status_of
+from cluster.catalog.placement import Hosts, hosts_of
 from cluster.catalog.queue_names import Heard, QueueNames
 from cluster.catalog.transient import TransientGroups
 from cluster.catalog.upgrading import version_for
@@ -198,6 +199,7 @@ class ClusterNode:
             is_up=self.peers.is_up,
             homes=self.homes,
             unsettled=self.unsettled,
+            hosts=self.hosts,
             heard=self._catalog_heard,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
@@ -363,6 +365,12 @@ class ClusterNode:
         """The nodes that may be given groups: members, and not about to leave."""
         stays = {info.node: info.state == "member" for info in self.catalog_machine.nodes_ever()}
         return [node for node in self.catalog.members if stays.get(node, True)]
+
+    def hosts(self) -> Hosts:
+        """Which nodes share a machine, by their addresses."""
+        known = {info.node: info.endpoints for info in self.catalog_machine.nodes()}
+        said = {node: each["peer"] for node, each in known.items() if "peer" in each}
+        return hosts_of({**self.config.peers, **said})
 
     def unsettled(self) -> set[NodeId]:
         """Of these, the ones that learn the catalog, and those whose latest start is not registered

@@ -32,6 +32,7 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
         clock_offset_ms_max=raft.clock_offset_ms_max,
         clock_confirm_ms=raft.clock_confirm_ms,
         addresses=addresses,
+        peers={NodeId(node): address for node, address in settings.peers.items()},
         log=LogOptions(
             segment_bytes=kept.segment_bytes,
             retain_bytes=kept.retain_bytes,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cluster.catalog.catalog_read_index import CatalogReadIndex
 from cluster.catalog.continuity import ClusterContinuity
-from cluster.catalog.placement import place
+from cluster.catalog.placement import Hosts, place
 from cluster.catalog.reconcile import create_command
 from cluster.catalog.transient import TransientGroups
 from cluster.cluster_config import ClusterConfig
@@ -62,12 +62,14 @@ class QueueNames:
         is_up: Callable[[NodeId], bool],
         homes: Callable[[], Sequence[NodeId]],
         unsettled: Callable[[], Collection[NodeId]],
+        hosts: Callable[[], Hosts],
         heard: Callable[[], Heard | None],
     ) -> None:
         self._heard = heard
         self._caught_up_with: Heard | None = None
         self._homes = homes  # nodes that may be given groups
         self._unsettled = unsettled  # those of them that should not be given any yet
+        self._hosts = hosts
         self._config = config
         self._catalog = catalog
         self._retries = retries
@@ -223,7 +225,7 @@ class QueueNames:
 
     def _place(self, size: int, catalog: CatalogMachine) -> Sequence[NodeId]:
         held = Counter(node for info in catalog.groups() for node in info.members)
-        return place(self._homes(), size, held, self._unsettled())
+        return place(self._homes(), size, held, self._unsettled(), self._hosts())
 
     async def _until(self, condition: Callable[[], bool]) -> bool:
         """False: patience ended before."""

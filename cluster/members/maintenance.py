@@ -116,7 +116,8 @@ class MaintenanceLoop:
             return
         self._proposed.add(CATALOG_GROUP)
         config = cluster.config
-        placed = place_all(cluster.homes(), config.replication, config.default_groups)
+        nodes, hosts = cluster.homes(), cluster.hosts()
+        placed = place_all(nodes, config.replication, config.default_groups, hosts)
         for number, members in enumerate(placed, start=1):
             catalog.propose(CreateGroup(f"default-{number}", members, default=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cluster.catalog.placement import spread
+from cluster.catalog.placement import NO_HOSTS, Hosts, spread
 from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import MoveGroup
@@ -118,7 +118,7 @@ async def put_members(call: Call) -> Any:
 async def post_spread(call: Call) -> Json:
     """Which groups move, and that they do unless it is only asked."""
     infos = call.catalog.groups()
-    changed = plan(infos, _takers(call), _copies(call, infos))
+    changed = plan(infos, _takers(call), _copies(call, infos), call.services.cluster.hosts())
     if not call.flag("dry-run"):
         for info, members in changed:
             await call.change(MoveGroup(info.id, members))
@@ -152,10 +152,13 @@ def _copies(call: Call, infos: Iterable[GroupInfo]) -> dict[GroupId, int]:
 
 
 def plan(
-    infos: Sequence[GroupInfo], nodes: Sequence[NodeId], copies: Mapping[GroupId, int]
+    infos: Sequence[GroupInfo],
+    nodes: Sequence[NodeId],
+    copies: Mapping[GroupId, int],
+    hosts: Hosts = NO_HOSTS,
 ) -> list[tuple[GroupInfo, tuple[NodeId, ...]]]:
     """The groups that move, and whereto."""
-    after = spread(nodes, {info.id: info.members for info in infos}, copies)
+    after = spread(nodes, {info.id: info.members for info in infos}, copies, hosts)
     return [(info, after[info.id]) for info in infos if set(after[info.id]) != set(info.members)]
 
 

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.catalog.placement import place, place_all, preferred_leader, spread
+from cluster.catalog.placement import hosts_of, place, place_all, preferred_leader, spread
 from cluster.types import GroupId, NodeId
+from tests.cluster.world import MakeWorld
 
 FIVE = [NodeId(f"n{i}") for i in range(5)]
 THREE = FIVE[:3]
@@ -42,6 +44,63 @@ def test_leaders_of_many_groups_are_spread_evenly() -> None:
 
 def test_the_order_in_which_members_are_named_does_not_matter() -> None:
     assert preferred_leader(GroupId(4), THREE) == preferred_leader(GroupId(4), THREE[::-1])
+
+
+# --- several nodes on one host
+
+SIX = [NodeId(f"n{i}") for i in range(6)]
+#: n0 and n1 are on a, n2 and n3 on b, n4 and n5 on c.
+HOSTS = {node: "abc"[number // 2] for number, node in enumerate(SIX)}
+
+
+def test_nodes_with_the_same_host_in_their_addresses_share_it() -> None:
+    addresses = {
+        NodeId("n1"): "10.0.0.1:7000",
+        NodeId("n2"): "10.0.0.1:7001",
+        NodeId("n3"): "[::1]:7000",
+        NodeId("n4"): "n4",
+    }
+    assert hosts_of(addresses) == {"n1": "10.0.0.1", "n2": "10.0.0.1", "n3": "[::1]"}
+
+
+def test_no_host_gets_two_copies_of_a_group_while_another_has_none() -> None:
+    assert place(SIX, 3, {}, hosts=HOSTS) == ("n0", "n2", "n4")
+    assert place(SIX, 3, {SIX[0]: 1, SIX[2]: 1}, hosts=HOSTS) == ("n1", "n3", "n4")
+    assert place(SIX[:4], 3, {SIX[0]: 9}, hosts=HOSTS) == ("n1", "n2", "n3")
+    for members in place_all(SIX, 3, 16, HOSTS):
+        assert {HOSTS[node] for node in members} == {*"abc"}
+    held = Counter(node for members in place_all(SIX, 3, 16, HOSTS) for node in members)
+    assert set(held.values()) == {8}
+
+
+def test_copies_that_share_a_host_are_parted() -> None:
+    after = spread(SIX, as_placed("012", "123", "345", "024"), hosts=HOSTS)
+    for members in after.values():
+        assert {HOSTS[node] for node in members} == {*"abc"}
+    assert moved(as_placed("012", "123", "345", "024"), after) == 3
+
+
+@given(st.data())
+def test_a_spread_over_hosts_shares_them_least_then_is_even_and_is_final(
+    data: st.DataObject,
+) -> None:
+    nodes = ids(data.draw(st.integers(1, 9)))
+    hosts = {node: data.draw(st.sampled_from("abcd")) for node in nodes}
+    some = st.sets(st.sampled_from(nodes), min_size=1).map(sorted)
+    before = dict(enumerate(data.draw(st.lists(some, max_size=12)), start=1))
+    placed = {GroupId(group): members for group, members in before.items()}
+
+    after = spread(nodes, placed, hosts=hosts)
+
+    for group, members in after.items():
+        assert len(set(members)) == len(members) == len(placed[group])
+        fresh = place(nodes, len(members), {}, hosts=hosts)
+        assert most_on_a_host(members, hosts) == most_on_a_host(fresh, hosts)
+    assert spread(nodes, after, hosts=hosts) == after
+
+
+def most_on_a_host(members: Sequence[NodeId], hosts: Mapping[NodeId, str]) -> int:
+    return max(Counter(hosts[node] for node in members).values())
 
 
 # --- spreading what is there
@@ -132,3 +191,22 @@ def test_copies_on_nodes_that_are_gone_are_made_on_others(data: st.DataObject) -
     assert {g: len(m) for g, m in after.items()} == {g: len(m) for g, m in placed.items()}
     assert {node for members in after.values() for node in members} <= set(nodes)
     assert max(loads(nodes, after)) - min(loads(nodes, after)) <= 1
+
+
+# --- in a cluster
+
+
+@pytest.mark.virtual_time
+async def test_groups_of_a_cluster_have_their_copies_on_different_hosts(
+    make_world: MakeWorld,
+) -> None:
+    """The default groups, which are made before all nodes are known, and one that is asked for."""
+    hosts = {f"n{number}": "abc"[(number - 1) // 2] for number in range(1, 7)}
+    world = await make_world(6, hosts=hosts, default_groups=4).born()
+    node = world.any
+    assert (await node.declare_queue("/", "q", {"x-queue-group": "own"})).kind == "ok"
+
+    groups = node.catalog_machine.groups()
+    assert len(groups) == 5
+    for group in groups:
+        assert sorted(hosts[member] for member in group.members) == ["a", "b", "c"], group.name

@@ -5,7 +5,7 @@ keep order and break visibly, as TCP's do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -95,11 +95,14 @@ class MeshLinks:
 class World:
     """The nodes of a cluster, some of them running."""
 
-    def __init__(self, count: int = 3, **config: Any) -> None:
+    def __init__(
+        self, count: int = 3, hosts: Mapping[str, str] | None = None, **config: Any
+    ) -> None:
         self.loop = running()
         self.names = [f"n{i + 1}" for i in range(count)]
         self.founders = list(self.names)
         self.config = {"default_groups": 3, "balance_after_s": 60.0, **config}
+        self.hosts = hosts or {}  # of nodes; else each has one of its own
         self.disks = {name: MemoryDisk() for name in self.names}
         self.links: dict[str, MeshLinks] = {}
         self.nodes: dict[str, ClusterNode] = {}
@@ -124,7 +127,8 @@ class World:
                 "test",
                 [NodeId(n) for n in self.names if n == name or n in self.founders],
                 "/data",
-                addresses={"http": f"{name}:80", "peer": f"{name}:70"},
+                addresses={"http": f"{name}:80", "peer": self.peer(name)},
+                peers={NodeId(n): self.peer(n) for n in self.founders},
                 join=name not in self.founders,
                 **{"log": LogOptions(min_free_bytes=0), **self.config, **config},
             ),
@@ -135,6 +139,9 @@ class World:
         )
         self.links[name] = links
         return node
+
+    def peer(self, name: str) -> str:
+        return f"{self.hosts.get(name, name)}:70"
 
     def add_machine(self, name: str) -> None:
         """A computer on which nothing has run yet. The others do not know of it."""
