@@ -61,6 +61,8 @@ class HttpCalls:
         if session is None:
             limits = aiohttp.ClientTimeout(sock_connect=CONNECT_S_MAX)
             session = self._session = aiohttp.ClientSession(timeout=limits)
+            # Else it sends a DELETE again whose answer was lost, and nobody hears of the first.
+            session._retry_connection = False  # pyright: ignore[reportPrivateUsage]
         url = f"{address.url}{path}"
         given = b64encode(":".join(address.credentials).encode()).decode()
         headers = {"Authorization": f"Basic {given}"}
