@@ -264,7 +264,6 @@ class QueueMachine:
         if command.to == self.version:
             return Ok(command.to)
         self.version = command.to
-        self._unchanged.clear()
         for queue in self._in_order():
             queue.set_version(command.to)
             context.touch(queue.id)

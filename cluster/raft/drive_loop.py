@@ -121,7 +121,7 @@ class DriveLoop:
         Unknown groups are none of ours (yet).
         """
         group = self._groups.get(group_id)
-        if group is None or self._stopping:
+        if group is None or self._stopping or self._failure is not None:
             return
         try:
             waits = group.receive(peer, message)
@@ -159,6 +159,7 @@ class DriveLoop:
                     raise self._failure
                 await self._iterate()
         finally:
+            self._stopping = True  # what comes after a broken disk is taken no more
             if self._timer is not None:
                 self._timer.cancel()
 

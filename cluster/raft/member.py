@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.raft.configuration import Configuration, Configurations, encode, era_of
 from cluster.raft.digests import DIGEST, Digests
+from cluster.raft.drive_loop import FATAL
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
@@ -387,6 +388,8 @@ class Member(MembershipView):
                 return
             try:
                 self.host.apply_entry(command, index, term)
+            except FATAL:
+                raise
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
                 self.poisoned = f"entry {index}: {type(error).__name__}: {error}"
                 self.host.poison(index, error)

@@ -234,6 +234,22 @@ async def test_a_disk_that_fails_ends_the_rounds_with_its_error_and_nothing_late
         await task
 
     assert ("late", 1) not in events
+    loop.receive(GroupId(1), NodeId("n2"), [1, "x"])
+    assert ("receive", 1, [1, "x"]) not in events
+
+
+async def test_a_disk_that_fails_while_something_is_received_ends_the_rounds_too():
+    loop, log, events, groups = loop_of(1)
+    log.must_sync = False
+    task = asyncio.create_task(loop.run())
+    groups[0].raises = FatalDiskError("the log is full")
+    for number in range(2):
+        loop.receive(GroupId(1), NodeId("n2"), [1, number])
+    with pytest.raises(FatalDiskError):
+        await task
+
+    assert groups[0].failed is None
+    assert ("receive", 1, [1, 1]) not in events
 
 
 async def test_a_job_that_fails_ends_the_rounds_too():

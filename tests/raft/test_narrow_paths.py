@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.log import Log, LogIdentity, LogOptions, SnapshotRefused
+from cluster.log import FatalDiskError, Log, LogIdentity, LogOptions, SnapshotRefused
 from cluster.log.memory_disk import MemoryDisk
 from cluster.raft import snapshots
 from cluster.raft.member import Role
@@ -186,6 +186,26 @@ async def test_a_copy_that_failed_does_not_say_that_it_leads():
     assert not group.ready
     assert group.leader is None
     await cluster.until(lambda: any(n.groups[1].ready for n in cluster.nodes.values()), 10)
+    await cluster.stop()
+
+
+async def test_a_disk_that_breaks_while_an_entry_is_applied_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+
+    def note(*_: Any) -> None:
+        raise FatalDiskError("no space left")
+
+    monkeypatch.setattr(group.member.host, "apply_entry", note)
+    group.propose(enqueue(b"one"), print)
+    task = cluster.nodes[group.node].task
+    with pytest.raises(FatalDiskError):
+        await task
+    assert group.poisoned is None
+    monkeypatch.undo()
+    cluster.nodes[group.node].task = asyncio.create_task(asyncio.sleep(0))
     await cluster.stop()
 
 
