@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from chaos.faults import Damage
 from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
-from cluster.types import NodeId
+from cluster.types import GroupId, NodeId
 
 #: How often it looks whether something has happened.
 LOOK_S = 0.01
@@ -67,9 +68,24 @@ class DiskNemesis:
     async def _may_forget(self, node: NodeId) -> bool:
         """Wait until this disk may; False: it never may, since it is a majority by itself."""
         most = (min(REPLICATION, len(self.cluster.nodes)) - 1) // 2
-        while len(self._forgetful() | {node}) > most > 0:
+        while most > 0 and (len(self._forgetful() | {node}) > most or self._members_differ()):
             await asyncio.sleep(LOOK_S)
         return most > 0
+
+    def _members_differ(self) -> bool:
+        """Some copy may know of other voters than the rest. If the disk of a leader is lost then,
+        one that has an entry about members which that leader did not have may need its vote.
+        """
+        if not self.cluster.plan.members:
+            return False
+        voters = defaultdict[GroupId, set[frozenset[NodeId]]](set)
+        for node in self.cluster.nodes:
+            machine = self.cluster.machines[node]
+            if not machine.serves or machine.cluster is None:
+                return True
+            for group in machine.cluster.groups.values():
+                voters[group.id].add(frozenset(group.configuration.voters))
+        return any(len(each) > 1 for each in voters.values())
 
     def _forgetful(self) -> set[NodeId]:
         self._forgot = {n for n in self._forgot if not self.cluster.machines[n].trusted}

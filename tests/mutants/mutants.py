@@ -221,9 +221,24 @@ CONSENSUS = (
     Mutant(
         "a refused vote counts",
         _RAFT + "elections.py",
+        """        if granted is False or not member.campaigning or peer not in member.voters:
+            return
+        if not member.may_lead:
+            return  # not any more
+        (self._votes if granted else""",
+        """        if not member.campaigning or peer not in member.voters:
+            return
+        if not member.may_lead:
+            return  # not any more
+        (self._votes if granted is not None else""",
+        (FUZZ, RAFT),
+    ),
+    Mutant(
+        "a refused vote counts as one that is suspended",
+        _RAFT + "elections.py",
         "if granted is False or not member.campaigning or peer not in member.voters:",
         "if not member.campaigning or peer not in member.voters:",
-        (FUZZ, RAFT),
+        (by_tests("tests/raft/test_elections.py"),),
     ),
     Mutant(
         "a candidate does not vote for itself on disk",
@@ -844,13 +859,6 @@ NODES = (
         "            self._unchanged.pop(queue_id, None)\n",
         "            self._unchanged.get(queue_id)\n",
         (by_tests("tests/machine/test_replay.py"),),
-    ),
-    Mutant(
-        "what was made of queues is kept though their version changed",
-        "cluster/machine/machine.py",
-        "        self._unchanged.clear()\n",
-        "",
-        (by_tests("tests/machine/test_replay.py"), by_tests("tests/machine")),
     ),
     Mutant(
         "log time that is ahead stays ahead",

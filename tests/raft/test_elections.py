@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cluster.raft.member import Role
@@ -70,6 +72,33 @@ def test_the_voter_grants_one_candidate_per_term_and_repeats_it_to_that_one():
 
     votes = [(b, m[3]) for a, b, m in world.wires.sent if m[1] == VOTED]
     assert votes == [("n1", True), ("n1", True), ("n2", False)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "counted"), [(True, {"votes"}), (None, {"suspended"}), (False, set[str]())]
+)
+def test_a_refusal_is_no_vote_and_no_suspended_one(
+    monkeypatch: pytest.MonkeyPatch, answer: bool | None, counted: set[str]
+):
+    """After a lost majority a suspended vote of a learner is enough."""
+    world = World(5)
+    node, member = world["n1"], world["n1"].member
+    member.now = world.now
+    member.elections.campaign(world.now)
+    node.finish()
+    found = set[str]()
+
+    def elects(votes: Any, suspended: Any) -> bool:
+        for name, peers in (("votes", votes), ("suspended", suspended)):
+            if any(peer.id == "n2" for peer in peers):
+                found.add(name)
+        return False
+
+    monkeypatch.setattr(member, "elects", elects)
+    member.receive(NodeId("n2"), [GROUP, VOTED, member.term, answer])
+
+    assert member.campaigning
+    assert found == counted
 
 
 @pytest.mark.parametrize(
