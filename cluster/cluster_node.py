@@ -77,6 +77,7 @@ class ClusterNode:
         self.on_effects: list[OnEffects] = []
         self.on_role: list[OnRole] = []
         self.on_node_message: list[OnNodeMessage] = []
+        self.on_link_up: list[Callable[[NodeId], None]] = []
         self.on_link_lost: list[Callable[[NodeId], None]] = []
         self.peers = Peers(config.node, links.incarnation)
         self.time = AgreedTime(
@@ -513,6 +514,8 @@ class ClusterNode:
         self.liveness.broadcast(NodeUp(peer, incarnation))
         self.liveness.announce([peer])
         self.ask_clocks([peer])
+        for listener in self.on_link_up:
+            listener(peer)
         self.drive_loop.wake()
 
     def _on_down(self, peer: NodeId, down: Down) -> None:

@@ -48,6 +48,8 @@ from node.protocols.local_token import LocalToken
 from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
+from node.protocols.nats.metrics import NatsMetrics
+from node.protocols.nats.server import NatsServer
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings, SettingsError
 from node.settings.settings import shown as settings_shown
@@ -76,6 +78,7 @@ class Node:
     certificates: Certificates
     cluster: ClusterNode
     amqp: AmqpServer
+    nats: NatsServer | None = None
     management: ManagementRoutes | None = None  # there once the log is read
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
@@ -167,7 +170,9 @@ class Node:
 
         begun.push_async_callback(amqp.stop)
         await amqp.start()
-        parts.drain.listener = amqp
+        parts.drain.listeners.append(amqp)
+        if settings.nats is not None or settings.nats_tls is not None:
+            await self._start_nats(begun, limiter)
         begun.callback(self._local_token.remove)
         self._local_token.write(http.local_url)
         begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
@@ -252,6 +257,23 @@ class Node:
         app.router.add_route("*", ManagementRoutes.PATH, self._manage)
         parts.metrics.add_to(app)
         return sockets
+
+    async def _start_nats(self, begun: AsyncExitStack, limiter: ConnectionLimiter) -> None:
+        parts = self.parts
+        nats = self.nats = NatsServer(
+            self.settings,
+            parts.subjects,
+            auth=parts.auth,
+            clients=parts.clients,
+            tasks=parts.tasks,
+            incarnation=self.cluster.links.incarnation,
+            limiter=limiter,
+            certificates=self.certificates,
+        )
+        self.metrics.sources.kept.append(NatsMetrics(nats))
+        begun.push_async_callback(nats.stop)
+        await nats.listen()
+        parts.drain.listeners.append(nats)
 
     async def _manage(self, request: web.Request) -> web.StreamResponse:
         assert self.management is not None, "the gate is closed until there is one"

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 GUEST = "guest"
 #: By which clients come.
-Protocol = Literal["amqp", "http", "native"]
+Protocol = Literal["amqp", "http", "native", "nats"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 ACCESSES_MAX = 10_000
 CATCH_UP_S_MAX = 1.0

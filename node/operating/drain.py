@@ -45,6 +45,8 @@ Report = dict[str, Any]
 class Listener(Protocol):
     """Where clients of a protocol come in."""
 
+    protocol: str
+
     @property
     def unconfirmed(self) -> int: ...
     def stop_reading(self) -> None: ...
@@ -55,7 +57,7 @@ class Listener(Protocol):
 
 
 class Drain:
-    """One a node. `listener` is set once there is one."""
+    """One a node. `listeners`: once there are any."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Drain:
         health: Health,
         sessions: Sessions,
     ) -> None:
-        self.listener: Listener | None = None
+        self.listeners: list[Listener] = []
         self._cluster = cluster
         self._peer_rpc = peer_rpc
         self._quorum = quorum
@@ -167,8 +169,8 @@ class Drain:
         self._work = self._keeper = self._emptied = None
         self._cluster.liveness.stay()
         self._sessions.open()
-        if self.listener is not None:
-            await self.listener.listen()
+        for listener in self.listeners:
+            await listener.listen()
         self._health.draining = False
         log.info("drain_undone", by=by)
 
@@ -255,10 +257,10 @@ class Drain:
             await _within(LED_S_MAX, lambda: self._led_elsewhere(gone))
         native = len(self._sessions)
         self._sessions.stop_reading()
-        if self.listener is not None:
-            self.listener.stop_reading()
+        for listener in self.listeners:
+            listener.stop_reading()
         await _within(SETTLE_S_MAX, self._settled)
-        amqp, cancelled = (0, 0) if self.listener is None else await self.listener.expel(GOODBYE)
+        told = {each.protocol: await each.expel(GOODBYE) for each in self.listeners}
         self._sessions.stop()
         await _within(GOODBYE_S_MAX, lambda: not len(self._sessions))
         own = cluster.transient.own
@@ -268,8 +270,8 @@ class Drain:
                 group.name: cluster.leader_of(group.id) for group in led if group.name not in kept
             },
             "leaderships_kept": kept,
-            "consumers_cancelled": cancelled,
-            "amqp_connections": amqp,
+            "consumers_cancelled": sum(cancelled for _, cancelled in told.values()),
+            **{f"{protocol}_connections": count for protocol, (count, _) in told.items()},
             "native_connections": native,
             "transient_queues": transient,
         }
@@ -282,7 +284,7 @@ class Drain:
     def _settled(self) -> bool:
         """What clients have published has its outcome."""
         open_here = any(group.pending_bytes for group in self._cluster.groups.values())
-        return not open_here and not (self.listener is not None and self.listener.unconfirmed)
+        return not open_here and not any(each.unconfirmed for each in self.listeners)
 
     async def _keep_away(self) -> None:
         """An election may choose this node, as the one that lacks least: it is handed on, once the

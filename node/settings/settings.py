@@ -89,6 +89,17 @@ class Settings(BaseSettings):
     amqp_advertise: Address | None = Field(
         default=None, description="Address that AMQP clients are told, if `amqp` is not it."
     )
+    nats: Listen = Field(
+        default=None, description="Where NATS clients connect, usually port 4222; port 0: any free."
+    )
+    nats_tls: Listen = Field(
+        default=None,
+        description="Where they connect and go over to TLS, certificates as for `amqps`; needs "
+        "`tls.client_cert` and its key.",
+    )
+    nats_advertise: Address | None = Field(
+        default=None, description="Address that NATS clients are told, if `nats` is not it."
+    )
     peer: Address = Field(default="127.0.0.1:7070", description="Where the other nodes connect.")
     peers: Annotated[Peers, Field(json_schema_extra={"kind": "node=host:port, ..."})] = Field(
         default_factory=dict[str, str],
@@ -387,7 +398,7 @@ def _check_together(settings: Settings) -> None:
         problems.append("tls.client_cert, tls.client_key: allowed: both, or none")
     problems += [
         f"{key}: allowed: with tls.client_cert and tls.client_key"
-        for key in ("amqps", "https")
+        for key in ("amqps", "nats_tls", "https")
         if getattr(settings, key) is not None and settings.tls.client_cert is None
     ]
     if settings.http is None and settings.https is None:

@@ -173,6 +173,7 @@ def _show(done: dict[str, Any]) -> None:
         ("leaderships kept", len(kept), ", ".join(kept)),
         ("AMQP connections closed", done["amqp_connections"], ""),
         ("AMQP consumers cancelled", done["consumers_cancelled"], ""),
+        ("NATS connections closed", done.get("nats_connections", 0), ""),
         ("native clients sent away", done["native_connections"], ""),
         ("transient queues that end with it", done["transient_queues"], ""),
     ]

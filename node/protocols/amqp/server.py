@@ -32,6 +32,8 @@ GOODBYE_S_MAX: Final = 1.0
 class AmqpServer:
     """One a node."""
 
+    protocol = "amqp"
+
     def __init__(
         self,
         services: AmqpServices,

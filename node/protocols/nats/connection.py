@@ -1,0 +1,540 @@
+"""One NATS client: its socket, its login, what it publishes and what it is sent.
+
+Writes are collected for one iteration of the loop. A client that does not take what it is sent is
+cut off; publishers are slowed down before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import structlog
+
+from cluster.read_slices import ReadSlices
+from cluster.machine.replies import NO_VHOST
+from node.access.auth import Auth
+from node.access.permissions import Access
+from node.clients.clients import TOO_MANY, Clients
+from node.errors import AccessRefused, Refused
+from node.protocols.nats.interest import Subscription, Taker, is_literal, is_subject
+from node.protocols.nats.reader import (
+    CRLF,
+    Connect,
+    Event,
+    Ping,
+    Pong,
+    Publish,
+    Reader,
+    Subscribe,
+    UnknownOperation,
+    Unsubscribe,
+)
+from node.protocols.nats.subjects import Subjects
+from node.tasks import Tasks
+
+#: Over this, what was written leaves at once.
+FLUSH_BYTES: Final = 64 * 1024
+#: With more to send than this a client is behind.
+BEHIND_BYTES: Final = 1 << 20
+#: With more it is cut off, and also when it has taken nothing for so long while it is behind.
+PENDING_BYTES_MAX: Final = 64 << 20
+WRITE_S_MAX: Final = 10.0
+#: How long a publisher waits after a read of messages for somebody who is behind.
+SLOWER_S: Final = 0.01
+#: From connecting, or from the TLS handshake, to CONNECT.
+LOGIN_S_MAX: Final = 2.0
+#: After so long without a byte from it a client is pinged; so many may be unanswered.
+PING_S: Final = 120.0
+PINGS_MAX: Final = 2
+#: How long a client may take to see why it is closed.
+CLOSE_S_MAX: Final = 1.0
+
+SLOWER: Final = "slower"
+LOGIN: Final = "login"
+NEXT_TURN: Final = "next turn"
+
+#: Besides those of the reader: what ends a connection.
+UNAUTHORIZED: Final = "Authorization Violation"
+TOO_LATE: Final = "Authentication Timeout"
+REVOKED: Final = "User Authentication Revoked"
+STALE: Final = "Stale Connection"
+TOO_MANY_CONNECTIONS: Final = "maximum connections exceeded"
+WRONG_PROTOCOL: Final = "invalid client protocol"
+NO_HEADERS: Final = "message headers not supported"
+NEEDS_HEADERS: Final = "no responders requires headers support"
+
+OK: Final = b"+OK\r\n"
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+DEFAULT_VHOST: Final = "/"
+
+log = structlog.get_logger(__name__)
+
+
+class Phase(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSED = "closed"  # nothing is read or sent any more
+
+
+class Counters:
+    """Of all connections of a node. Messages, not bursts of them."""
+
+    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages", "slow")
+
+    def __init__(self) -> None:
+        self.in_messages = self.in_bytes = 0
+        self.out_messages = self.out_bytes = 0
+        self.slow = 0
+
+
+class Home(Protocol):
+    """Where connections are registered: see `node.protocols.nats.server`."""
+
+    auth: Auth
+    clients: Clients
+    subjects: Subjects
+    counters: Counters
+    tasks: Tasks
+
+    @property
+    def payload_bytes_max(self) -> int: ...
+    def add(self, connection: NatsConnection) -> bool:
+        """False: there are too many."""
+        ...
+
+    def remove(self, connection: NatsConnection) -> None: ...
+    def info(self, connection: NatsConnection, **more: Any) -> bytes:
+        """The line for this client."""
+        ...
+
+    async def secure(self, connection: NatsConnection, transport: asyncio.Transport) -> None:
+        """The TLS handshake; then `secured` is called."""
+        ...
+
+
+class NatsConnection(asyncio.Protocol):
+    """Implements `Taker`, and `Client` of `node.clients.clients`."""
+
+    channel_count = 0
+
+    def __init__(self, home: Home, number: int, *, tls: bool) -> None:
+        self.number = number
+        self.tls = tls
+        self.address = ""  # of the client
+        self.user_name = ""
+        self.vhost = DEFAULT_VHOST
+        self.phase = Phase.STARTING
+        self.wants_info = False  # whenever something changes
+        self.behind = False
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self._home = home
+        self._subjects = home.subjects
+        self._counters = home.counters
+        self._access: Access
+        self._verbose = self._pedantic = self._echo = True
+        self._headers = self._no_responders = False
+        self._reader = Reader(payload_bytes_max=home.payload_bytes_max)
+        self._held: list[Event] = []  # what came during the login
+        self._login: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._slices = ReadSlices(partial(self._pause, NEXT_TURN), partial(self._resume, NEXT_TURN))
+        self._paused: set[str] = set()
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flush_soon = False
+        self._taken_bytes = 0  # given to the transport
+        self._received_bytes = 0
+        self._seen_bytes = 0
+        self._pings = 0
+        self._timer: asyncio.TimerHandle | None = None  # of the phase
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    # --- the socket -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none
+        transport.set_write_buffer_limits(high=BEHIND_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        if not self._home.add(self):
+            self._close(TOO_MANY_CONNECTIONS)
+            return
+        transport.write(self._home.info(self))
+        if self.tls:
+            transport.pause_reading()  # what comes next is not for us
+            self._home.tasks.start(self._home.secure(self, transport), name="nats_tls")
+        else:
+            self._wait(LOGIN_S_MAX, self._close, TOO_LATE)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=BEHIND_BYTES)
+        self._wait(LOGIN_S_MAX, self._close, TOO_LATE)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        self._slices.read(len(data))
+        if self.phase is Phase.CLOSED:
+            return
+        events = self._reader.feed(data)
+        if self.phase is Phase.RUNNING:
+            self._receive(events)
+        else:
+            self._held += events
+            self._start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._stop_waiting()
+        self._home.remove(self)
+
+    def pause_writing(self) -> None:
+        self.behind = True
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self.behind = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _watch_writing(self) -> None:
+        taken = self._taken_bytes - self._transport.get_write_buffer_size()
+        self._write_timer = self._loop.call_later(WRITE_S_MAX, self._look_at_writing, taken)
+
+    def _look_at_writing(self, before: int) -> None:
+        if self._taken_bytes - self._transport.get_write_buffer_size() == before:
+            self._cut_off()
+        else:
+            self._watch_writing()
+
+    def _pause(self, why: str) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused.add(why)
+
+    def _resume(self, why: str) -> None:
+        if why not in self._paused:
+            return
+        self._paused.discard(why)
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _wait(self, seconds: float, then: Callable[..., None], *args: Any) -> None:
+        """For one thing at a time."""
+        self._stop_waiting()
+        self._timer = self._loop.call_later(seconds, then, *args)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif not self._flush_soon:
+            self._flush_soon = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if not out or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(out))
+        self._taken_bytes += size
+        if self.behind and self._transport.get_write_buffer_size() > PENDING_BYTES_MAX:
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        self._counters.slow += 1
+        log.warning(
+            "nats_slow_consumer",
+            address=self.address,
+            user=self.user_name,
+            pending_bytes=self._transport.get_write_buffer_size(),
+        )
+        self._transport.abort()
+
+    def say_error(self, text: str) -> None:
+        self.write(b"-ERR '%b'\r\n" % text.encode())
+
+    def send_info(self, **more: Any) -> None:
+        if self.wants_info:
+            self.write(self._home.info(self, **more))
+
+    # --- login ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """What came first must be CONNECT; the rest waits for what becomes of it."""
+        if self._login is not None:
+            return
+        if self._held:
+            first = self._held.pop(0)
+            if isinstance(first, Connect):
+                self._stop_waiting()
+                self._pause(LOGIN)
+                self._login = self._home.tasks.start(self._enter(first), name="nats_login")
+            else:
+                self._close(UNAUTHORIZED)
+        elif isinstance(self._reader.error, UnknownOperation):
+            self._close(UNAUTHORIZED)
+        elif self._reader.error is not None:
+            self._close(self._reader.error.text)
+
+    async def _enter(self, connect: Connect) -> None:
+        refusal = await self._admit(connect)
+        if self.phase is Phase.CLOSED:
+            return
+        if refusal is not None:
+            self._close(refusal)
+            return
+        self.phase = Phase.RUNNING
+        self._home.clients.add(self)
+        log.info("nats_connected", address=self.address, user=self.user_name, vhost=self.vhost)
+        if self._verbose:
+            self.write(OK)
+        self.send_info(connect_info=True)
+        self._wait(PING_S, self._look_for_life)
+        self._resume(LOGIN)
+        held, self._held = self._held, []
+        self._receive(held)
+
+    async def _admit(self, connect: Connect) -> str | None:
+        """Why not. Empty: it may be tried again, here or elsewhere."""
+        refusal = self._take_options(connect)
+        if refusal is not None:
+            return refusal
+        match connect.options:
+            case {"user": str(name), "pass": str(password)}:
+                pass
+            case _:
+                return UNAUTHORIZED
+        auth = self._home.auth
+        vhost, slash, user = name.rpartition("/")
+        if not slash or auth.user(name) is not None:
+            vhost, user = DEFAULT_VHOST, name
+        loopback = self.address.startswith("127.") or self.address in {"::1", "::ffff:127.0.0.1"}
+        try:
+            found = await auth.login(
+                user, password, loopback=loopback, address=self.address, protocol="nats"
+            )
+            self._access = await self._home.clients.admit(found, vhost)
+        except Refused as refused:
+            if refused.code == TOO_MANY:
+                return TOO_MANY_CONNECTIONS
+            known = isinstance(refused, AccessRefused) or refused.code == NO_VHOST
+            return UNAUTHORIZED if known else ""
+        self.user_name, self.vhost = found.name, vhost
+        return None
+
+    def _take_options(self, connect: Connect) -> str | None:
+        """Why they cannot be."""
+        options = connect.options
+        self._verbose = options.get("verbose") is not False
+        self._pedantic = options.get("pedantic") is not False
+        self._echo = options.get("echo") is not False
+        self._headers = options.get("headers") is True
+        self._no_responders = options.get("no_responders") is True
+        protocol = options.get("protocol", 0)
+        self.wants_info = protocol == 1
+        if protocol not in (0, 1):
+            return WRONG_PROTOCOL
+        if self._no_responders and not self._headers:
+            return NEEDS_HEADERS
+        return None
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _receive(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Publish():
+                    self._publish(event)
+                case Subscribe():
+                    self._subscribe(event)
+                case Unsubscribe():
+                    self._unsubscribe(event)
+                case Ping():
+                    self.write(PONG)
+                case Pong():
+                    pass
+                case Connect():
+                    refusal = self._take_options(event)
+                    if refusal is not None:
+                        self._close(refusal)
+                    else:
+                        self._say_ok()
+            if self.phase is not Phase.RUNNING:
+                return
+        if self._reader.error is not None:
+            self._close(self._reader.error.text)
+        elif self._subjects.backlogged:
+            self._subjects.backlogged = False
+            self._pause(SLOWER)
+            self._loop.call_later(SLOWER_S, self._resume, SLOWER)
+
+    def _say_ok(self, count: int = 1) -> None:
+        if self._verbose:
+            self.write(OK * count)
+
+    def _publish(self, message: Publish) -> None:
+        subject, count = message.subject, len(message.payloads)
+        counters = self._counters
+        counters.in_messages += count
+        counters.in_bytes += count * message.size
+        if message.header_bytes and not self._headers:
+            self._close(NO_HEADERS)
+        elif self._pedantic and not is_literal(subject):
+            self.say_error("Invalid Publish Subject")
+        elif not self._access.may("write", text_of(subject)):
+            self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
+        else:
+            self._say_ok(count)
+            taken = self._subjects.publish(self.vhost, message, self)
+            if not taken and message.reply and self._no_responders:
+                self._say_nobody(message)
+
+    def _say_nobody(self, message: Publish) -> None:
+        header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % message.subject
+        size = len(header)
+        payloads = [header + CRLF] * len(message.payloads)
+        answer = Publish(message.reply, b"", size, size, payloads)
+        self._subjects.answer(self.vhost, answer, self)
+
+    def _subscribe(self, event: Subscribe) -> None:
+        subject, queue, sid = event
+        if not is_subject(subject):
+            self.say_error("Invalid Subject")
+        elif not self._access.may("read", text_of(subject)):
+            using = f' using queue "{text_of(queue)}"' if queue else ""
+            self.say_error(f'Permissions Violation for Subscription to "{text_of(subject)}"{using}')
+        else:
+            if sid not in self.subscriptions:
+                found = self.subscriptions[sid] = Subscription(self, sid, subject, queue)
+                self._subjects.subscribe(self.vhost, found)
+            self._say_ok()
+
+    def _unsubscribe(self, event: Unsubscribe) -> None:
+        subscription = self.subscriptions.get(event.sid)
+        if subscription is not None:
+            subscription.most = event.most
+            if subscription.delivered >= event.most:
+                self._end_subscription(subscription)
+        self._say_ok()
+
+    def _end_subscription(self, subscription: Subscription) -> None:
+        del self.subscriptions[subscription.sid]
+        self._subjects.unsubscribe(self.vhost, subscription)
+
+    def deliver(
+        self, subscription: Subscription, message: Publish, payloads: list[bytes], by: Taker | None
+    ) -> list[bytes]:
+        """See `Taker`. A permission that was taken away holds for what comes from then on."""
+        sid = subscription.sid
+        if (
+            self.subscriptions.get(sid) is not subscription  # it has ended
+            or (by is self and not self._echo)
+            or not self._access.may("read", text_of(message.subject))
+        ):
+            return payloads
+        rest: list[bytes] = []
+        if subscription.most:
+            room = subscription.most - subscription.delivered
+            payloads, rest = payloads[:room], payloads[room:]
+        subject, reply, header_bytes, size, _ = message
+        count = len(payloads)
+        if header_bytes and not self._headers:
+            payloads = [payload[header_bytes:] for payload in payloads]
+            size -= header_bytes
+            header_bytes = 0
+        if reply:
+            reply += b" "
+        if header_bytes:
+            line = b"HMSG %b %b %b%d %d\r\n" % (subject, sid, reply, header_bytes, size)
+        else:
+            line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size)
+        self.write(line + payloads[0] if count == 1 else line + line.join(payloads))
+        subscription.delivered += count
+        self._counters.out_messages += count
+        self._counters.out_bytes += count * size
+        if self.behind:
+            self._subjects.backlogged = True
+        if subscription.delivered == subscription.most:
+            self._end_subscription(subscription)
+        return rest
+
+    def _look_for_life(self) -> None:
+        if self._received_bytes != self._seen_bytes:
+            self._seen_bytes = self._received_bytes
+            self._pings = 0
+        elif self._pings == PINGS_MAX:
+            self._close(STALE)
+            return
+        else:
+            self._pings += 1
+            self.write(PING)
+        self._wait(PING_S, self._look_for_life)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def force_close(self, text: str) -> None:
+        """The user or the virtual host is gone, or what it may do there."""
+        self._close(REVOKED)
+
+    def leave(self) -> None:
+        """The node stops: what was written is still sent."""
+        self._close("")
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _close(self, text: str) -> None:
+        """Tells why, if it is said. What still comes is read and dropped for a moment: else it
+        would be answered by a reset, and the client might not see the reason.
+        """
+        if self.phase is Phase.CLOSED:
+            return
+        log.info(
+            "nats_closed", address=self.address, user=self.user_name, reason=text or "not said"
+        )
+        if text:
+            self.say_error(text)
+        self._flush()
+        self._end()
+        if self._transport.is_closing():
+            return
+        if text and self._transport.can_write_eof():
+            self._transport.write_eof()
+            for why in list(self._paused):
+                self._resume(why)
+            self._wait(CLOSE_S_MAX, self._transport.abort)
+        else:
+            self._wait(WRITE_S_MAX, self._transport.abort)
+            self._transport.close()
+
+    def _end(self) -> None:
+        """Of all but the socket. Idempotent."""
+        self.phase = Phase.CLOSED
+        self._held.clear()
+        if self._login is not None and self._login is not asyncio.current_task():
+            self._login.cancel()
+        for subscription in list(self.subscriptions.values()):
+            self._end_subscription(subscription)
+        self._home.clients.remove(self)
+        self.resume_writing()
+
+
+def text_of(name: bytes) -> str:
+    return name.decode(errors="replace")

@@ -1,0 +1,38 @@
+"""What NATS clients of this node did, as Prometheus asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from node.metrics.families import counters, gauge
+from node.protocols.nats.server import NatsServer
+
+
+class NatsMetrics(Collector):
+    """Of a node that listens."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        server, counted = self._server, self._server.counters
+        connections = list(server.connections)
+        subscriptions = sum(len(each.subscriptions) for each in connections)
+        yield gauge("quorate_nats_connections", "Connections of NATS clients.", len(connections))
+        yield gauge("quorate_nats_subscriptions", "Their subscriptions.", subscriptions)
+        for name, text, value in (
+            ("messages_received", "Messages that they published.", counted.in_messages),
+            ("bytes_received", "Bytes of these, headers included.", counted.in_bytes),
+            ("messages_sent", "Messages that they were sent.", counted.out_messages),
+            ("bytes_sent", "Bytes of these.", counted.out_bytes),
+            ("slow_consumers", "Clients that were cut off, since they did not read.", counted.slow),
+            (
+                "messages_dropped",
+                "Messages for another node that were not sent, since too much was unsent already.",
+                server.subjects.routes.dropped,
+            ),
+        ):
+            yield counters(f"quorate_nats_{name}_total", text, [], [([], value)])

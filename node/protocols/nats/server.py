@@ -1,0 +1,231 @@
+"""Where NATS clients connect: the listeners, the connections, and what clients are told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from node.access.auth import Auth
+from node.clients.clients import Clients
+from node.protocols.connection_limiter import ConnectionLimiter
+from node.protocols.nats.connection import Counters, NatsConnection, Phase
+from node.protocols.nats.subjects import Subjects
+from node.protocols.tls import Certificates
+from node.settings.settings import Settings, SettingsError
+from node.tasks import Tasks
+
+#: Clients switch features on by it.
+VERSION: Final = "2.12.0"
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+BACKLOG: Final = 1024
+#: A stop closes connections in so many steps, for clients must not all come back at once.
+LEAVE_STEPS: Final = 100
+LEAVE_STEP_S: Final = 0.01
+#: How long a stop waits for what was written to clients.
+GOODBYE_S_MAX: Final = 1.0
+EVERYWHERE: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 -- not bound, but recognized
+
+log = structlog.get_logger(__name__)
+
+
+class NatsServer:
+    """One a node, if it listens. Implements `Home` of connections and `Listener` of a drain."""
+
+    protocol = "nats"
+    unconfirmed = 0  # nothing is ever confirmed
+
+    def __init__(
+        self,
+        settings: Settings,
+        subjects: Subjects,
+        *,
+        auth: Auth,
+        clients: Clients,
+        tasks: Tasks,
+        incarnation: int,
+        limiter: ConnectionLimiter,
+        certificates: Certificates,
+    ) -> None:
+        self.auth = auth
+        self.clients = clients
+        self.subjects = subjects
+        self.tasks = tasks
+        self.counters = Counters()
+        self.connections: dict[NatsConnection, None] = {}
+        self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, settings.limits.message_bytes_max)
+        self.address: str | None = None  # None: not listening
+        self.tls_address: str | None = None
+        self._settings = settings
+        self._limiter = limiter
+        self._certificates = certificates
+        self._numbers = itertools.count(1)
+        self._id = f"{settings.node}.{incarnation}"
+        self._servers: list[asyncio.Server] = []
+        self._bound: dict[str, str] = {}  # by setting
+        self._leaving = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        subjects.on_peers_changed = self._tell_clients
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """After `stop_reading` again, on the same ports. SettingsError: it cannot."""
+        if self._servers:
+            return
+        self._leaving = False
+        settings = self._settings
+        if settings.nats is not None:
+            self.address = await self._listen("nats", settings.nats, tls=False)
+        if settings.nats_tls is not None:
+            self.tls_address = await self._listen("nats_tls", settings.nats_tls, tls=True)
+        self.subjects.routes.start(
+            (settings.nats_advertise or _told(self.address), _told(self.tls_address))
+        )
+
+    async def _listen(self, key: str, address: str, *, tls: bool) -> str:
+        address = self._bound.get(key, address)
+        host, _, port = address.rpartition(":")
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                partial(self._connection, tls=tls),
+                host.strip("[]"),
+                int(port),
+                backlog=BACKLOG,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"{key}: cannot listen on {address}: {error.strerror}; "
+                "allowed: an address of this machine with a free port"
+            ) from error
+        self._servers.append(server)
+        bound = self._bound[key] = f"{host}:{server.sockets[0].getsockname()[1]}"
+        log.info("nats_listening", address=bound, tls=tls)
+        return bound
+
+    def _connection(self, *, tls: bool) -> NatsConnection:
+        return NatsConnection(self, next(self._numbers), tls=tls)
+
+    def stop_reading(self) -> None:
+        """No more connections. Those that are there are served, and told to expect the end."""
+        for server in self._servers:
+            server.close()
+        if self._servers:
+            self._servers.clear()
+            self._leaving = True
+            self.subjects.routes.start((None, None))
+            self._tell_clients()
+
+    async def expel(self, text: str) -> tuple[int, int]:
+        """Every connection is closed: how many there were, and no consumers. No client of this
+        protocol reads a text.
+        """
+        connections = list(self.connections)
+        step = -(-len(connections) // LEAVE_STEPS)
+        for number, connection in enumerate(connections, 1):
+            connection.leave()
+            if number % step == 0:
+                await asyncio.sleep(LEAVE_STEP_S)
+        try:
+            async with asyncio.timeout(GOODBYE_S_MAX):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+        return len(connections), 0
+
+    async def stop(self) -> None:
+        """Safe without `listen` or `stop_reading`."""
+        self.stop_reading()
+        await self.expel("")
+        self.subjects.routes.stop()
+
+    # --- what connections use ---------------------------------------------------------------------
+
+    def add(self, connection: NatsConnection) -> bool:
+        if len(self.connections) >= self._settings.limits.connections_max:
+            return False
+        if not self._limiter.enter(connection.address):
+            return False
+        self.connections[connection] = None
+        self._empty.clear()
+        return True
+
+    def remove(self, connection: NatsConnection) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self._limiter.leave(connection.address)
+        if not self.connections:
+            self._empty.set()
+
+    async def secure(self, connection: NatsConnection, transport: asyncio.Transport) -> None:
+        assert self._certificates.amqps is not None
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                connection,
+                self._certificates.amqps,
+                server_side=True,
+                ssl_handshake_timeout=self._limiter.handshake_s_max,
+            )
+        except OSError as error:  # ssl's errors and aborted handshakes are such
+            reason = f"TLS handshake: {error or type(error).__name__}"
+            self._limiter.turned_away(connection.address, reason)
+            transport.abort()
+            return
+        if secured is not None:
+            connection.secured(secured)
+
+    def info(self, connection: NatsConnection, **more: Any) -> bytes:
+        own = self.tls_address if connection.tls else self.address
+        assert own is not None
+        host, _, port = own.rpartition(":")
+        tls = connection.tls
+        urls = self.subjects.routes.addresses(tls=tls)
+        told = _told(own) if tls else self._settings.nats_advertise or _told(own)
+        if told is not None and not self._leaving:
+            urls.insert(0, told)
+        found: dict[str, Any] = {
+            "server_id": self._id,
+            "server_name": self._settings.node,
+            "version": VERSION,
+            "proto": 1,
+            "go": "none",
+            "host": host,
+            "port": int(port),
+            "headers": True,
+            "auth_required": True,
+            "max_payload": self.payload_bytes_max,
+            "client_id": connection.number,
+            "client_ip": connection.address,
+            "cluster": self._settings.cluster,
+            "connect_urls": urls,
+        }
+        if tls:
+            found |= {"tls_required": True, "tls_verify": self._verifies}
+        if self._leaving:
+            found["ldm"] = True
+        return b"INFO %b\r\n" % json.dumps(found | more).encode()
+
+    @property
+    def _verifies(self) -> bool:
+        tls = self._settings.tls
+        return tls.client_ca is not None and tls.amqps_verify == "required"
+
+    def _tell_clients(self) -> None:
+        for connection in self.connections:
+            if connection.phase is Phase.RUNNING:
+                connection.send_info()
+
+
+def _told(address: str | None) -> str | None:
+    """To others; not if it says no more than that it is this machine."""
+    if address is None or address.rpartition(":")[0] in EVERYWHERE:
+        return None
+    return address

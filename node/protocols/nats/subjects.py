@@ -1,0 +1,168 @@
+"""Core NATS on one node: what is published reaches who wants it, here and at other nodes.
+
+At most once: nothing is stored, nobody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+
+from cluster.cluster_node import ClusterNode
+from cluster.types import NodeId
+from node.peer_rpc import PeerRpc
+from node.protocols.nats.interest import Group, Interest, Match, Remote, Subscription, Taker
+from node.protocols.nats.reader import CRLF, Publish, pieces
+from node.protocols.nats.routes import Routed, Routes, Want
+
+_NOBODY: Final = Match()
+
+
+class Subjects:
+    """One a node: the subjects of all virtual hosts."""
+
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
+        self.routes = Routes(cluster, peer_rpc, self)
+        #: Somebody is behind with what was published last, so publishers shall go slower.
+        self.backlogged = False
+        self.on_peers_changed = lambda: None
+        self._interests: dict[str, Interest] = {}
+        self._turns = count()
+
+    # --- interest ---------------------------------------------------------------------------------
+
+    def subscribe(self, vhost: str, subscription: Subscription) -> None:
+        self._add(vhost, subscription.subject, subscription)
+        self.routes.want((vhost, subscription.subject, subscription.queue))
+
+    def unsubscribe(self, vhost: str, subscription: Subscription) -> None:
+        self._remove(vhost, subscription.subject, subscription)
+        self.routes.unwant((vhost, subscription.subject, subscription.queue))
+
+    def wanted(self, node: NodeId, want: Want) -> None:
+        vhost, subject, queue = want
+        self._add(vhost, subject, Remote(node, queue))
+
+    def unwanted(self, node: NodeId, want: Want) -> None:
+        vhost, subject, queue = want
+        self._remove(vhost, subject, Remote(node, queue))
+
+    def peers_changed(self) -> None:
+        self.on_peers_changed()
+
+    def _add(self, vhost: str, subject: bytes, item: Subscription | Remote) -> None:
+        interest = self._interests.get(vhost)
+        if interest is None:
+            interest = self._interests[vhost] = Interest()
+        interest.add(subject, item)
+
+    def _remove(self, vhost: str, subject: bytes, item: Subscription | Remote) -> None:
+        interest = self._interests[vhost]
+        interest.remove(subject, item)
+        if interest.empty:
+            del self._interests[vhost]
+
+    def _match(self, vhost: str, subject: bytes) -> Match:
+        interest = self._interests.get(vhost)
+        return _NOBODY if interest is None else interest.match(subject)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def publish(self, vhost: str, message: Publish, by: Taker) -> bool:
+        """False: nobody takes it, as far as can be told."""
+        match = self._match(vhost, message.subject)
+        taken = _to_all(match, message, by)
+        if not match.groups:
+            for node in match.nodes:
+                self._send(node, vhost, message, plain=True)
+            return taken or bool(match.nodes)
+        messages = [message]
+        if len(message.payloads) > 1 and any(
+            len(group.nodes) > 1 and not group.members for group in match.groups.values()
+        ):  # one by one, since each may go to another node
+            messages = [message._replace(payloads=[payload]) for payload in message.payloads]
+        for each in messages:
+            taken |= self._to_groups(vhost, each, match, by)
+        return taken
+
+    def _to_groups(self, vhost: str, message: Publish, match: Match, by: Taker) -> bool:
+        """And to the nodes, once to each."""
+        routes: dict[NodeId, list[bytes]] = {node: [] for node in match.nodes}
+        taken = bool(routes)
+        for group in match.groups.values():
+            rest = self._to_members(group, message, by)
+            taken |= len(rest) < len(message.payloads)
+            if not rest or not group.nodes:
+                continue
+            taken = True
+            node = group.nodes[next(self._turns) % len(group.nodes)]
+            if len(rest) == len(message.payloads):
+                routes.setdefault(node, []).append(group.queue)
+            else:  # the members here have had their last
+                self._send(node, vhost, message._replace(payloads=rest), queues=[group.queue])
+        for node, queues in routes.items():
+            self._send(node, vhost, message, queues=queues, plain=node in match.nodes)
+        return taken
+
+    def _to_members(self, group: Group, message: Publish, by: Taker | None) -> list[bytes]:
+        """Each payload to one of them, in turn. What none of them takes."""
+        members, rest = group.members, message.payloads
+        if members and len(rest) > 1:  # all have their share of a burst
+            shares = [(member, rest[at :: len(members)]) for at, member in enumerate(members)]
+            rest = [
+                payload
+                for member, share in shares
+                for payload in (member.taker.deliver(member, message, share, by) if share else ())
+            ]
+        first = next(self._turns)
+        for at in range(len(members)):
+            if not rest:
+                break
+            member = members[(first + at) % len(members)]
+            rest = member.taker.deliver(member, message, rest, by)
+        return rest
+
+    def _send(
+        self,
+        node: NodeId,
+        vhost: str,
+        message: Publish,
+        *,
+        queues: Sequence[bytes] = (),
+        plain: bool = False,
+    ) -> None:
+        subject, reply, header_bytes, size, payloads = message
+        routed = Routed(
+            vhost, subject, reply, header_bytes, size, plain, list(queues), b"".join(payloads)
+        )
+        self.backlogged |= self.routes.send(node, routed)
+
+    def arrived(self, message: Routed) -> None:
+        """From another node, for clients of this one."""
+        vhost, subject, reply, header_bytes, size, plain, queues, data = message
+        match = self._match(vhost, subject)
+        payloads = pieces(data, size + len(CRLF))
+        published = Publish(subject, reply, header_bytes, size, payloads)
+        if plain:
+            _to_all(match, published, None)
+        for queue in queues:
+            group = match.groups.get(queue)
+            if group is not None:
+                self._to_members(group, published, None)
+
+    def answer(self, vhost: str, message: Publish, taker: Taker) -> None:
+        """To the subscriptions of one client, from this node itself."""
+        for subscription in self._match(vhost, message.subject).plain:
+            if subscription.taker is taker:
+                taker.deliver(subscription, message, message.payloads, None)
+
+
+def _to_all(match: Match, message: Publish, by: Taker | None) -> bool:
+    """False: none of them takes any of it."""
+    payloads = message.payloads
+    taken = False
+    for subscription in match.plain:
+        rest = subscription.taker.deliver(subscription, message, payloads, by)
+        taken |= len(rest) < len(payloads)
+    return taken
