@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from cluster.read_slices import ReadSlices
 from cluster.machine.replies import NO_VHOST
+from cluster.read_slices import ReadSlices
 from node.access.auth import Auth
 from node.access.permissions import Access
 from node.clients.clients import TOO_MANY, Clients
@@ -129,7 +129,6 @@ class NatsConnection(asyncio.Protocol):
         self.user_name = ""
         self.vhost = DEFAULT_VHOST
         self.phase = Phase.STARTING
-        self.wants_info = False  # whenever something changes
         self.behind = False
         self.subscriptions: dict[bytes, Subscription] = {}
         self._home = home
@@ -137,7 +136,8 @@ class NatsConnection(asyncio.Protocol):
         self._counters = home.counters
         self._access: Access
         self._verbose = self._pedantic = self._echo = True
-        self._headers = self._no_responders = False
+        self._headers = self._no_responders = self._takes_info = False
+        self._pinged = False  # the client has: some cannot read INFO before the first PONG
         self._reader = Reader(payload_bytes_max=home.payload_bytes_max)
         self._held: list[Event] = []  # what came during the login
         self._login: asyncio.Task[None] | None = None
@@ -271,7 +271,8 @@ class NatsConnection(asyncio.Protocol):
         self.write(b"-ERR '%b'\r\n" % text.encode())
 
     def send_info(self, **more: Any) -> None:
-        if self.wants_info:
+        """Whenever something changes."""
+        if self._takes_info and self._pinged:
             self.write(self._home.info(self, **more))
 
     # --- login ------------------------------------------------------------------------------------
@@ -305,7 +306,6 @@ class NatsConnection(asyncio.Protocol):
         log.info("nats_connected", address=self.address, user=self.user_name, vhost=self.vhost)
         if self._verbose:
             self.write(OK)
-        self.send_info(connect_info=True)
         self._wait(PING_S, self._look_for_life)
         self._resume(LOGIN)
         held, self._held = self._held, []
@@ -348,7 +348,7 @@ class NatsConnection(asyncio.Protocol):
         self._headers = options.get("headers") is True
         self._no_responders = options.get("no_responders") is True
         protocol = options.get("protocol", 0)
-        self.wants_info = protocol == 1
+        self._takes_info = protocol == 1
         if protocol not in (0, 1):
             return WRONG_PROTOCOL
         if self._no_responders and not self._headers:
@@ -368,6 +368,9 @@ class NatsConnection(asyncio.Protocol):
                     self._unsubscribe(event)
                 case Ping():
                     self.write(PONG)
+                    if not self._pinged:
+                        self._pinged = True
+                        self.send_info(connect_info=True)
                 case Pong():
                     pass
                 case Connect():

@@ -6,7 +6,7 @@ At most once: nothing is stored, nobody waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from random import Random
 from typing import Final
 
 from cluster.cluster_node import ClusterNode
@@ -28,7 +28,7 @@ class Subjects:
         self.backlogged = False
         self.on_peers_changed = lambda: None
         self._interests: dict[str, Interest] = {}
-        self._turns = count()
+        self._random = Random()  # noqa: S311 -- no secret
 
     # --- interest ---------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Subjects:
             if not rest or not group.nodes:
                 continue
             taken = True
-            node = group.nodes[next(self._turns) % len(group.nodes)]
+            node = self._random.choice(group.nodes)
             if len(rest) == len(message.payloads):
                 routes.setdefault(node, []).append(group.queue)
             else:  # the members here have had their last
@@ -115,11 +115,10 @@ class Subjects:
                 for member, share in shares
                 for payload in (member.taker.deliver(member, message, share, by) if share else ())
             ]
-        first = next(self._turns)
-        for at in range(len(members)):
+        first = self._random.randrange(len(members)) if members else 0
+        for member in members[first:] + members[:first]:
             if not rest:
                 break
-            member = members[(first + at) % len(members)]
             rest = member.taker.deliver(member, message, rest, by)
         return rest
 
