@@ -28,7 +28,7 @@ class Subjects:
         self.backlogged = False
         self.on_peers_changed = lambda: None
         self._interests: dict[str, Interest] = {}
-        self._random = Random()  # noqa: S311 -- no secret
+        self._random = Random()
 
     # --- interest ---------------------------------------------------------------------------------
 

@@ -1,0 +1,204 @@
+"""What NATS clients send, cut anywhere, and what they must not send."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.protocols.nats.reader import (
+    CONTROL_LINE_BYTES_MAX,
+    Connect,
+    Event,
+    Ping,
+    Pong,
+    Publish,
+    Reader,
+    Subscribe,
+    Unsubscribe,
+    pieces,
+)
+
+PAYLOAD_BYTES_MAX = 1_000
+HEADER = b"NATS/1.0\r\nA: 1\r\n\r\n"
+
+#: Bytes, and what they mean.
+SAID: list[tuple[bytes, list[Event]]] = [
+    (b'CONNECT {"verbose":false,"name":"a b"}\r\n', [Connect({"verbose": False, "name": "a b"})]),
+    (b"PING\r\n", [Ping()]),
+    (b"pong\r\n", [Pong()]),
+    (b"+OK\r\n", []),
+    (b"INFO {}\r\n", []),
+    (b"SUB a.* 1\r\n", [Subscribe(b"a.*", b"", b"1")]),
+    (b"Sub\ta.>   workers  x7 \r\n", [Subscribe(b"a.>", b"workers", b"x7")]),
+    (b"UNSUB 1\r\n", [Unsubscribe(b"1", 0)]),
+    (b"UNSUB 1 5\n", [Unsubscribe(b"1", 5)]),
+    (b"UNSUB 1 many\r\n", [Unsubscribe(b"1", 0)]),
+    (b"PUB a 0\r\n\r\n", [Publish(b"a", b"", 0, 0, [b"\r\n"])]),
+    (b"PUB a b.1 2\r\nhi\r\n", [Publish(b"a", b"b.1", 0, 2, [b"hi\r\n"])]),
+    (
+        b"PUB a 15\r\nPUB a 2\r\nPING\r\n\r\n",
+        [Publish(b"a", b"", 0, 15, [b"PUB a 2\r\nPING\r\n\r\n"])],
+    ),
+    (
+        b"HPUB a 18 20\r\n" + HEADER + b"hi\r\n",
+        [Publish(b"a", b"", 18, 20, [HEADER + b"hi\r\n"])],
+    ),
+    (
+        b"HPUB a r 18 18\r\n" + HEADER + b"\r\n",
+        [Publish(b"a", b"r", 18, 18, [HEADER + b"\r\n"])],
+    ),
+]
+
+
+def reader() -> Reader:
+    return Reader(payload_bytes_max=PAYLOAD_BYTES_MAX)
+
+
+def single(events: list[Event]) -> list[Event]:
+    """Bursts taken apart: how much of a burst comes at once depends on where it is cut."""
+    return [
+        each
+        for event in events
+        for each in (
+            [event._replace(payloads=[payload]) for payload in event.payloads]
+            if isinstance(event, Publish)
+            else [event]
+        )
+    ]
+
+
+@pytest.mark.parametrize(("data", "events"), SAID, ids=lambda value: repr(value)[:30])
+def test_each_operation_is_read(data: bytes, events: list[Event]):
+    found = reader()
+
+    assert found.feed(data) == events
+    assert found.error is None
+
+
+def test_what_is_said_may_be_cut_at_every_byte():
+    data = b"".join(said for said, _ in SAID)
+    meant = [event for _, events in SAID for event in events]
+
+    for cut in range(len(data) + 1):
+        found = reader()
+        assert found.feed(data[:cut]) + found.feed(data[cut:]) == meant
+    byte_by_byte = reader()
+    assert [e for at in range(len(data)) for e in byte_by_byte.feed(data[at : at + 1])] == meant
+
+
+@given(
+    st.lists(st.sampled_from([*SAID, *SAID[-5:] * 3]), max_size=30),
+    st.lists(st.integers(1, 40), min_size=1),
+)
+def test_whatever_is_said_means_the_same_however_it_is_cut(
+    said: list[tuple[bytes, list[Event]]], sizes: list[int]
+):
+    data = b"".join(each for each, _ in said)
+    meant = [event for _, events in said for event in events]
+    found, cut = reader(), reader()
+    events: list[Event] = []
+    at, turn = 0, 0
+    while at < len(data):
+        size = sizes[turn % len(sizes)]
+        events += cut.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+
+    assert single(found.feed(data)) == single(events) == single(meant)
+
+
+def test_publishes_that_differ_only_in_their_payload_are_one_event():
+    found = reader()
+
+    events = found.feed(
+        b"PUB a 1\r\n1\r\n" * 3 + b"PUB a 1\r\n2\r\nPUB b 1\r\n3\r\nPUB a 1\r\n4\r\n"
+    )
+
+    assert events == [
+        Publish(b"a", b"", 0, 1, [b"1\r\n", b"1\r\n", b"1\r\n", b"2\r\n"]),
+        Publish(b"b", b"", 0, 1, [b"3\r\n"]),
+        Publish(b"a", b"", 0, 1, [b"4\r\n"]),
+    ]
+
+
+def test_a_burst_ends_where_a_payload_does_not():
+    found = reader()
+
+    assert found.feed(b"PUB a 1\r\n1\r\nPUB a 1\r\n2??") == [Publish(b"a", b"", 0, 1, [b"1\r\n"])]
+    assert found.error is not None
+
+
+def test_a_large_payload_in_many_pieces_is_joined_once():
+    found = Reader(payload_bytes_max=1 << 20)
+    size = 1 << 20
+
+    events = found.feed(b"PUB a %d\r\n" % size)
+    for _ in range(1 << 10):
+        events += found.feed(b"x" * (1 << 10))
+        assert events == []
+
+    assert found.feed(b"\r\nPING\r\n") == [
+        Publish(b"a", b"", 0, size, [b"x" * size + b"\r\n"]),
+        Ping(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"FOO\r\n", "Unknown Protocol Operation"),
+        (b"\r\n", "Unknown Protocol Operation"),
+        (b"MSG a 1 1\r\n", "Unknown Protocol Operation"),
+        (b"-ERR 'x'\r\n", "Unknown Protocol Operation"),
+        (b"SUB\r\n", "Unknown Protocol Operation"),
+        (b"UNSUB\r\n", "Unknown Protocol Operation"),
+        (b"PUB a 2\r\nabcd\r\n", "Unknown Protocol Operation"),
+        (b"PUB a 1\r\nabc", "Unknown Protocol Operation"),
+        (b"SUB a\r\n", "Parser Error"),
+        (b"SUB a b c d\r\n", "Parser Error"),
+        (b"UNSUB 1 2 3\r\n", "Parser Error"),
+        (b"PUB\r\n", "Parser Error"),
+        (b"PUB a\r\n", "Parser Error"),
+        (b"PUB a b c 1\r\n", "Parser Error"),
+        (b"PUB a x\r\n", "Parser Error"),
+        (b"PUB a -1\r\n", "Parser Error"),
+        (b"PUB a +1\r\n", "Parser Error"),
+        (b"PUB a 1.0\r\n", "Parser Error"),
+        (b"HPUB a 1\r\n", "Parser Error"),
+        (b"HPUB a 9 8\r\n", "Parser Error"),
+        (b"HPUB a x 8\r\n", "Parser Error"),
+        (b"CONNECT\r\n", "Parser Error"),
+        (b"CONNECT {\r\n", "Parser Error"),
+        (b"CONNECT []\r\n", "Parser Error"),
+        (b"CONNECT \xff\r\n", "Parser Error"),
+        (b"CONNECT " + b"[" * 4_000 + b"\r\n", "Parser Error"),
+        (b"PUB a 1001\r\n", "Maximum Payload Violation"),
+        (b"PUB a %b\r\n" % (b"9" * 4_000), "Maximum Payload Violation"),
+        (b"SUB " + b"a" * CONTROL_LINE_BYTES_MAX, "maximum control line exceeded"),
+        (b"SUB " + b"a" * CONTROL_LINE_BYTES_MAX + b" 1\r\n", "maximum control line exceeded"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_wrong_ends_the_connection_with_a_text(data: bytes, text: str):
+    found = reader()
+
+    assert found.feed(b"PING\r\n" + data + b"PING\r\n") == [Ping()]
+
+    assert found.error is not None
+    assert found.error.text == text
+    assert found.feed(b"PING\r\n") == []
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_whatever_comes_is_read_or_refused_wherever_it_is_cut(data: bytes, cut: int):
+    whole, halves = reader(), reader()
+
+    events = single(halves.feed(data[:cut]) + halves.feed(data[cut:]))
+
+    assert single(whole.feed(data)) == events
+    assert type(whole.error) is type(halves.error)
+
+
+def test_pieces_have_one_size_and_may_skip_what_is_before_each():
+    assert pieces(b"abcabd", 3) == [b"abc", b"abd"]
+    assert pieces(b"__a__b", 1, skip=2) == [b"a", b"b"]
