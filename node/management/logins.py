@@ -11,8 +11,8 @@ from node.management.errors import not_found
 
 Json = dict[str, Any]
 
-#: As RabbitMQ calls them: its tools know no other. Clients of our own come by HTTP, too.
-_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "http"}
+#: As RabbitMQ calls them, as far as it has them. Clients of our own come by HTTP, too.
+_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "http", "nats": "nats"}
 
 
 async def auth(call: Call) -> Json:

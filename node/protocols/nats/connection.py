@@ -25,10 +25,10 @@ from node.protocols.nats.reader import (
     CRLF,
     Connect,
     Event,
+    NatsReader,
     Ping,
     Pong,
     Publish,
-    Reader,
     Subscribe,
     UnknownOperation,
     Unsubscribe,
@@ -47,6 +47,8 @@ WRITE_S_MAX: Final = 10.0
 SLOWER_S: Final = 0.01
 #: From connecting, or from the TLS handshake, to CONNECT.
 LOGIN_S_MAX: Final = 2.0
+#: From CONNECT on, for the password to be checked: who guesses has to wait.
+ANSWER_S_MAX: Final = 10.0
 #: After so long without a byte from it a client is pinged; so many may be unanswered.
 PING_S: Final = 120.0
 PINGS_MAX: Final = 2
@@ -66,6 +68,8 @@ TOO_MANY_CONNECTIONS: Final = "maximum connections exceeded"
 WRONG_PROTOCOL: Final = "invalid client protocol"
 NO_HEADERS: Final = "message headers not supported"
 NEEDS_HEADERS: Final = "no responders requires headers support"
+#: And what does not.
+TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
@@ -75,13 +79,13 @@ DEFAULT_VHOST: Final = "/"
 log = structlog.get_logger(__name__)
 
 
-class Phase(Enum):
+class NatsPhase(Enum):
     STARTING = "starting"
     RUNNING = "running"
     CLOSED = "closed"  # nothing is read or sent any more
 
 
-class Counters:
+class NatsCounters:
     """Of all connections of a node. Messages, not bursts of them."""
 
     __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages", "slow")
@@ -92,17 +96,18 @@ class Counters:
         self.slow = 0
 
 
-class Home(Protocol):
+class NatsHome(Protocol):
     """Where connections are registered: see `node.protocols.nats.server`."""
 
     auth: Auth
     clients: Clients
     subjects: Subjects
-    counters: Counters
+    counters: NatsCounters
     tasks: Tasks
 
-    @property
-    def payload_bytes_max(self) -> int: ...
+    payload_bytes_max: int
+    subscriptions_max: int  # of a connection
+
     def add(self, connection: NatsConnection) -> bool:
         """False: there are too many."""
         ...
@@ -122,13 +127,13 @@ class NatsConnection(asyncio.Protocol):
 
     channel_count = 0
 
-    def __init__(self, home: Home, number: int, *, tls: bool) -> None:
+    def __init__(self, home: NatsHome, number: int, *, tls: bool) -> None:
         self.number = number
         self.tls = tls
         self.address = ""  # of the client
         self.user_name = ""
         self.vhost = DEFAULT_VHOST
-        self.phase = Phase.STARTING
+        self.phase = NatsPhase.STARTING
         self.behind = False
         self.subscriptions: dict[bytes, Subscription] = {}
         self._home = home
@@ -138,7 +143,7 @@ class NatsConnection(asyncio.Protocol):
         self._verbose = self._pedantic = self._echo = True
         self._headers = self._no_responders = self._takes_info = False
         self._pinged = False  # the client has: some cannot read INFO before the first PONG
-        self._reader = Reader(payload_bytes_max=home.payload_bytes_max)
+        self._reader = NatsReader(payload_bytes_max=home.payload_bytes_max)
         self._held: list[Event] = []  # what came during the login
         self._login: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -180,10 +185,10 @@ class NatsConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
         self._slices.read(len(data))
-        if self.phase is Phase.CLOSED:
+        if self.phase is NatsPhase.CLOSED:
             return
         events = self._reader.feed(data)
-        if self.phase is Phase.RUNNING:
+        if self.phase is NatsPhase.RUNNING:
             self._receive(events)
         else:
             self._held += events
@@ -284,7 +289,7 @@ class NatsConnection(asyncio.Protocol):
         if self._held:
             first = self._held.pop(0)
             if isinstance(first, Connect):
-                self._stop_waiting()
+                self._wait(ANSWER_S_MAX, self._close, TOO_LATE)
                 self._pause(LOGIN)
                 self._login = self._home.tasks.start(self._enter(first), name="nats_login")
             else:
@@ -296,12 +301,12 @@ class NatsConnection(asyncio.Protocol):
 
     async def _enter(self, connect: Connect) -> None:
         refusal = await self._admit(connect)
-        if self.phase is Phase.CLOSED:
+        if self.phase is NatsPhase.CLOSED:
             return
         if refusal is not None:
             self._close(refusal)
             return
-        self.phase = Phase.RUNNING
+        self.phase = NatsPhase.RUNNING
         self._home.clients.add(self)
         log.info("nats_connected", address=self.address, user=self.user_name, vhost=self.vhost)
         if self._verbose:
@@ -358,6 +363,7 @@ class NatsConnection(asyncio.Protocol):
     # --- running ----------------------------------------------------------------------------------
 
     def _receive(self, events: list[Event]) -> None:
+        self._subjects.backlogged = False
         for event in events:
             match event:
                 case Publish():
@@ -379,12 +385,11 @@ class NatsConnection(asyncio.Protocol):
                         self._close(refusal)
                     else:
                         self._say_ok()
-            if self.phase is not Phase.RUNNING:
+            if self.phase is not NatsPhase.RUNNING:
                 return
         if self._reader.error is not None:
             self._close(self._reader.error.text)
         elif self._subjects.backlogged:
-            self._subjects.backlogged = False
             self._pause(SLOWER)
             self._loop.call_later(SLOWER_S, self._resume, SLOWER)
 
@@ -423,6 +428,8 @@ class NatsConnection(asyncio.Protocol):
         elif not self._access.may("read", text_of(subject)):
             using = f' using queue "{text_of(queue)}"' if queue else ""
             self.say_error(f'Permissions Violation for Subscription to "{text_of(subject)}"{using}')
+        elif len(self.subscriptions) >= self._home.subscriptions_max:
+            self.say_error(TOO_MANY_SUBSCRIPTIONS)
         else:
             if sid not in self.subscriptions:
                 found = self.subscriptions[sid] = Subscription(self, sid, subject, queue)
@@ -507,7 +514,7 @@ class NatsConnection(asyncio.Protocol):
         """Tells why, if it is said. What still comes is read and dropped for a moment: else it
         would be answered by a reset, and the client might not see the reason.
         """
-        if self.phase is Phase.CLOSED:
+        if self.phase is NatsPhase.CLOSED:
             return
         log.info(
             "nats_closed", address=self.address, user=self.user_name, reason=text or "not said"
@@ -529,7 +536,7 @@ class NatsConnection(asyncio.Protocol):
 
     def _end(self) -> None:
         """Of all but the socket. Idempotent."""
-        self.phase = Phase.CLOSED
+        self.phase = NatsPhase.CLOSED
         self._held.clear()
         if self._login is not None and self._login is not asyncio.current_task():
             self._login.cancel()

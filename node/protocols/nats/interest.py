@@ -150,7 +150,7 @@ class Remote(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class QueueGroup:
     """A queue group: one of these takes a message."""
 
     queue: bytes
@@ -164,7 +164,7 @@ class Match:
 
     plain: list[Subscription] = field(default_factory=list[Subscription])
     nodes: list[NodeId] = field(default_factory=list[NodeId])  # that want it for such
-    groups: dict[bytes, Group] = field(default_factory=dict[bytes, Group])
+    groups: dict[bytes, QueueGroup] = field(default_factory=dict[bytes, QueueGroup])
 
 
 class Interest:
@@ -210,7 +210,7 @@ def _match(found: list[Subscription | Remote]) -> Match:
         if item.queue:
             group = match.groups.get(item.queue)
             if group is None:
-                group = match.groups[item.queue] = Group(item.queue)
+                group = match.groups[item.queue] = QueueGroup(item.queue)
         if isinstance(item, Subscription):
             (match.plain if group is None else group.members).append(item)
         elif group is None:

@@ -24,15 +24,31 @@ class NatsMetrics(Collector):
         yield gauge("quorate_nats_connections", "Connections of NATS clients.", len(connections))
         yield gauge("quorate_nats_subscriptions", "Their subscriptions.", subscriptions)
         for name, text, value in (
-            ("messages_received", "Messages that they published.", counted.in_messages),
-            ("bytes_received", "Bytes of these, headers included.", counted.in_bytes),
-            ("messages_sent", "Messages that they were sent.", counted.out_messages),
-            ("bytes_sent", "Bytes of these.", counted.out_bytes),
-            ("slow_consumers", "Clients that were cut off, since they did not read.", counted.slow),
             (
-                "messages_dropped",
+                "quorate_nats_messages_received_total",
+                "Messages that they published.",
+                counted.in_messages,
+            ),
+            (
+                "quorate_nats_bytes_received_total",
+                "Bytes of these, headers included.",
+                counted.in_bytes,
+            ),
+            (
+                "quorate_nats_messages_sent_total",
+                "Messages that they were sent.",
+                counted.out_messages,
+            ),
+            ("quorate_nats_bytes_sent_total", "Bytes of these.", counted.out_bytes),
+            (
+                "quorate_nats_slow_consumers_total",
+                "Clients that were cut off, since they did not read.",
+                counted.slow,
+            ),
+            (
+                "quorate_nats_messages_dropped_total",
                 "Messages for another node that were not sent, since too much was unsent already.",
                 server.subjects.routes.dropped,
             ),
         ):
-            yield counters(f"quorate_nats_{name}_total", text, [], [([], value)])
+            yield counters(name, text, [], [([], value)])

@@ -17,25 +17,25 @@ CRLF: Final = b"\r\n"
 CONTROL_LINE_BYTES_MAX: Final = 4096
 
 
-class ProtocolError(Exception):
+class NatsError(Exception):
     """Of the client. It is told the text, and its connection ends."""
 
     text = ""
 
 
-class UnknownOperation(ProtocolError):
+class UnknownOperation(NatsError):
     text = "Unknown Protocol Operation"
 
 
-class ParserError(ProtocolError):
+class ParserError(NatsError):
     text = "Parser Error"
 
 
-class ControlLineTooLong(ProtocolError):
+class ControlLineTooLong(NatsError):
     text = "maximum control line exceeded"
 
 
-class PayloadTooLarge(ProtocolError):
+class PayloadTooLarge(NatsError):
     text = "Maximum Payload Violation"
 
 
@@ -75,11 +75,11 @@ class Pong(NamedTuple):
 Event = Connect | Publish | Subscribe | Unsubscribe | Ping | Pong
 
 
-class Reader:
+class NatsReader:
     """Of one connection. After `error` is set nothing more is read."""
 
     def __init__(self, *, payload_bytes_max: int) -> None:
-        self.error: ProtocolError | None = None
+        self.error: NatsError | None = None
         self._payload_bytes_max = payload_bytes_max
         self._parts: list[bytes] = []  # of what is not complete yet
         self._held_bytes = 0
@@ -98,7 +98,7 @@ class Reader:
         events: list[Event] = []
         try:
             position = self._read(data, events)
-        except ProtocolError as error:
+        except NatsError as error:
             self.error = error
             return events
         if position < len(data):
@@ -198,6 +198,7 @@ def _event(verb: bytes, words: list[bytes], line: bytes) -> Event | None:
 def _options(line: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(line.split(None, 1)[1])
+        json.dumps(found, ensure_ascii=False).encode()  # half a character is no text
     except (IndexError, ValueError, RecursionError):
         raise ParserError from None
     if not isinstance(found, dict):

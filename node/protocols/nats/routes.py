@@ -58,7 +58,7 @@ class Routed(NamedTuple):
     payloads: bytes  # each of `size`, with its CRLF
 
 
-class Home(Protocol):
+class LocalInterest(Protocol):
     """Where interest is known: see `node.protocols.nats.subjects`."""
 
     def wanted(self, node: NodeId, want: Want) -> None: ...
@@ -80,11 +80,11 @@ class _Peer:
 class Routes:
     """One a node. Says nothing before `start`: its listener may be off."""
 
-    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, home: Home) -> None:
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, local: LocalInterest) -> None:
         self.dropped = 0  # messages for which a link had no room
         self._cluster = cluster
         self._peer_rpc = peer_rpc
-        self._home = home
+        self._local = local
         self._addresses: Addresses | None = None
         self._peers: dict[NodeId, _Peer] = {}
         self._wants: Counter[Want] = Counter()  # here, by how many
@@ -203,7 +203,7 @@ class Routes:
     def _link_lost(self, node: NodeId) -> None:
         self._unschedule(node)
         if self._forget(node):
-            self._home.peers_changed()
+            self._local.peers_changed()
 
     def _forget(self, node: NodeId) -> bool:
         self._drop(self._outgoing.pop(node, ()))
@@ -211,31 +211,31 @@ class Routes:
         if peer is None:
             return False
         for want in peer.wants:
-            self._home.unwanted(node, want)
+            self._local.unwanted(node, want)
         return True
 
     def _receive(self, node: NodeId, fields: list[Any]) -> None:
         match fields:
-            case ["hello", [address, tls_address]]:
+            case ["hello", [address, tls_address, *_]]:
                 self._forget(node)
                 self._peers[node] = _Peer((address, tls_address))
                 if self._addresses is not None:
                     self._tell_all(node)
-                self._home.peers_changed()
+                self._local.peers_changed()
             case ["interest", rows] if node in self._peers:
                 wants = self._peers[node].wants
                 for vhost, subject, queue, wanted in cast("list[Any]", rows):
                     self._learn(node, wants, (vhost, subject, queue), wanted=wanted)
             case ["messages", messages]:
                 for each in cast("list[Any]", messages):
-                    self._home.arrived(Routed(*each))
+                    self._local.arrived(Routed(*each[: len(Routed._fields)]))
             case _:
                 log.warning("nats_notice_unknown", peer=node)
 
     def _learn(self, node: NodeId, wants: dict[Want, None], want: Want, *, wanted: bool) -> None:
         if wanted:
             wants[want] = None
-            self._home.wanted(node, want)
+            self._local.wanted(node, want)
         elif want in wants:
             del wants[want]
-            self._home.unwanted(node, want)
+            self._local.unwanted(node, want)

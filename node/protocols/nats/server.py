@@ -13,7 +13,7 @@ import structlog
 from node.access.auth import Auth
 from node.clients.clients import Clients
 from node.protocols.connection_limiter import ConnectionLimiter
-from node.protocols.nats.connection import Counters, NatsConnection, Phase
+from node.protocols.nats.connection import NatsConnection, NatsCounters, NatsPhase
 from node.protocols.nats.subjects import Subjects
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings, SettingsError
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class NatsServer:
-    """One a node, if it listens. Implements `Home` of connections and `Listener` of a drain."""
+    """One a node, if it listens. Implements `NatsHome` of connections and `Listener` of a drain."""
 
     protocol = "nats"
     unconfirmed = 0  # nothing is ever confirmed
@@ -55,9 +55,10 @@ class NatsServer:
         self.clients = clients
         self.subjects = subjects
         self.tasks = tasks
-        self.counters = Counters()
+        self.counters = NatsCounters()
         self.connections: dict[NatsConnection, None] = {}
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, settings.limits.message_bytes_max)
+        self.subscriptions_max = settings.limits.consumers_max
         self.address: str | None = None  # None: not listening
         self.tls_address: str | None = None
         self._settings = settings
@@ -220,7 +221,7 @@ class NatsServer:
 
     def _tell_clients(self) -> None:
         for connection in self.connections:
-            if connection.phase is Phase.RUNNING:
+            if connection.phase is NatsPhase.RUNNING:
                 connection.send_info()
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from cluster.cluster_node import ClusterNode
 from cluster.types import NodeId
 from node.peer_rpc import PeerRpc
-from node.protocols.nats.interest import Group, Interest, Match, Remote, Subscription, Taker
+from node.protocols.nats.interest import Interest, Match, QueueGroup, Remote, Subscription, Taker
 from node.protocols.nats.reader import CRLF, Publish, pieces
 from node.protocols.nats.routes import Routed, Routes, Want
 
@@ -24,7 +24,7 @@ class Subjects:
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self.routes = Routes(cluster, peer_rpc, self)
-        #: Somebody is behind with what was published last, so publishers shall go slower.
+        #: Somebody is behind: who published last shall go slower.
         self.backlogged = False
         self.on_peers_changed = lambda: None
         self._interests: dict[str, Interest] = {}
@@ -63,7 +63,7 @@ class Subjects:
         if interest.empty:
             del self._interests[vhost]
 
-    def _match(self, vhost: str, subject: bytes) -> Match:
+    def match(self, vhost: str, subject: bytes) -> Match:
         interest = self._interests.get(vhost)
         return _NOBODY if interest is None else interest.match(subject)
 
@@ -71,7 +71,7 @@ class Subjects:
 
     def publish(self, vhost: str, message: Publish, by: Taker) -> bool:
         """False: nobody takes it, as far as can be told."""
-        match = self._match(vhost, message.subject)
+        match = self.match(vhost, message.subject)
         taken = _to_all(match, message, by)
         if not match.groups:
             for node in match.nodes:
@@ -105,7 +105,7 @@ class Subjects:
             self._send(node, vhost, message, queues=queues, plain=node in match.nodes)
         return taken
 
-    def _to_members(self, group: Group, message: Publish, by: Taker | None) -> list[bytes]:
+    def _to_members(self, group: QueueGroup, message: Publish, by: Taker | None) -> list[bytes]:
         """Each payload to one of them, in turn. What none of them takes."""
         members, rest = group.members, message.payloads
         if members and len(rest) > 1:  # all have their share of a burst
@@ -140,7 +140,7 @@ class Subjects:
     def arrived(self, message: Routed) -> None:
         """From another node, for clients of this one."""
         vhost, subject, reply, header_bytes, size, plain, queues, data = message
-        match = self._match(vhost, subject)
+        match = self.match(vhost, subject)
         payloads = pieces(data, size + len(CRLF))
         published = Publish(subject, reply, header_bytes, size, payloads)
         if plain:
@@ -152,7 +152,7 @@ class Subjects:
 
     def answer(self, vhost: str, message: Publish, taker: Taker) -> None:
         """To the subscriptions of one client, from this node itself."""
-        for subscription in self._match(vhost, message.subject).plain:
+        for subscription in self.match(vhost, message.subject).plain:
             if subscription.taker is taker:
                 taker.deliver(subscription, message, message.payloads, None)
 

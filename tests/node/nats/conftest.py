@@ -30,7 +30,7 @@ class Three:
     def knows(self, node: str, subject: bytes, check: Callable[[Match], Any]) -> None:
         """Waits until what that node knows of a subject is so."""
         subjects = self.nodes.nodes[node].parts.subjects
-        self.do(until(lambda: check(subjects._match("/", subject))))
+        self.do(until(lambda: check(subjects.match("/", subject))))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.testkit import threads
 
 
 @contextmanager
-def sent_by(cluster: ClusterNode) -> Iterator[list[tuple[NodeId, Routed]]]:
+def sent_by(cluster: ClusterNode) -> Generator[list[tuple[NodeId, Routed]]]:
     """What goes to other nodes."""
     found: list[tuple[NodeId, Routed]] = []
     send = cluster.send

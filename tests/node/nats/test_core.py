@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect
 from tests.node.nats.wire import GUEST, OPTIONS, Wire
 from tests.node.nodes import Running, in_a_thread
-from tests.node.security.processes import Secret
+from tests.node.security.processes import Secret, trusting
 from tests.testkit.waiting import wait_until
 
 HEADER = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
@@ -169,6 +168,18 @@ class TestRequests:
         client.send(b"SUB _INBOX.* 7\r\nPUB nobody _INBOX.1 2\r\nhi\r\n")
 
         assert client.sync() == b""
+
+
+def test_a_connection_has_a_bounded_number_of_subscriptions(running: Running, connect: Connect):
+    server = running.node.nats
+    assert server is not None
+    client = connect()
+    with mock.patch.object(server, "subscriptions_max", 2):
+        client.send(b"SUB a 1\r\nSUB a 2\r\nSUB a 3\r\nUNSUB 1\r\nSUB b 4\r\nPUB a 0\r\n\r\n")
+
+        said = client.sync()
+
+    assert said == b"-ERR 'maximum subscriptions exceeded'\r\nMSG a 2 0\r\n\r\n"
 
 
 def test_headers_go_only_to_those_who_understand_them(connect: Connect):
@@ -391,8 +402,9 @@ class TestSilenceAndSlowness:
     def test_a_client_that_does_not_read_is_cut_off_and_others_are_not(
         self, running: Running, connect: Connect, limit: str
     ):
-        assert running.node.nats is not None
-        counters = running.node.nats.counters
+        server = running.node.nats
+        assert server is not None
+        counters = server.counters
         before = counters.slow
         limits = (1 << 20, 60.0) if limit == "bytes" else (1 << 40, 0.1)
         with (
@@ -410,7 +422,6 @@ class TestSilenceAndSlowness:
                 fast.message()
 
         assert counters.slow == before + 1
-        wait_until(lambda: len(running.node.nats.connections) == 2)
         publisher.send(b"PUB flood 2\r\nhi\r\n")
         assert fast.message()[3] == b"hi"
 
@@ -422,8 +433,7 @@ def test_tls_begins_after_info(tmp_path: Path, wires: Callable[[str], Wire]):
     settings = {
         key: str(value) for key, value in secret.settings("client", authority=False).items()
     }
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
+    context = trusting(authority)
     with in_a_thread(tmp_path, nats="off", nats_tls="127.0.0.1:0", **settings) as running:
         nats = running.node.nats
         assert nats is not None
@@ -441,6 +451,7 @@ def test_tls_begins_after_info(tmp_path: Path, wires: Callable[[str], Wire]):
         plain = wires(nats.tls_address)
         plain.send(b"CONNECT {}\r\n")
         assert b"-ERR" not in plain.until_closed()
+        wait_until(lambda: not nats.connections)
 
 
 def test_metrics_say_what_clients_did(running: Running, connect: Connect):

@@ -10,10 +10,10 @@ from node.protocols.nats.reader import (
     CONTROL_LINE_BYTES_MAX,
     Connect,
     Event,
+    NatsReader,
     Ping,
     Pong,
     Publish,
-    Reader,
     Subscribe,
     Unsubscribe,
     pieces,
@@ -51,8 +51,8 @@ SAID: list[tuple[bytes, list[Event]]] = [
 ]
 
 
-def reader() -> Reader:
-    return Reader(payload_bytes_max=PAYLOAD_BYTES_MAX)
+def reader() -> NatsReader:
+    return NatsReader(payload_bytes_max=PAYLOAD_BYTES_MAX)
 
 
 def single(events: list[Event]) -> list[Event]:
@@ -129,7 +129,7 @@ def test_a_burst_ends_where_a_payload_does_not():
 
 
 def test_a_large_payload_in_many_pieces_is_joined_once():
-    found = Reader(payload_bytes_max=1 << 20)
+    found = NatsReader(payload_bytes_max=1 << 20)
     size = 1 << 20
 
     events = found.feed(b"PUB a %d\r\n" % size)
@@ -171,6 +171,7 @@ def test_a_large_payload_in_many_pieces_is_joined_once():
         (b"CONNECT {\r\n", "Parser Error"),
         (b"CONNECT []\r\n", "Parser Error"),
         (b"CONNECT \xff\r\n", "Parser Error"),
+        (b'CONNECT {"user":"\\ud800"}\r\n', "Parser Error"),
         (b"CONNECT " + b"[" * 4_000 + b"\r\n", "Parser Error"),
         (b"PUB a 1001\r\n", "Maximum Payload Violation"),
         (b"PUB a %b\r\n" % (b"9" * 4_000), "Maximum Payload Violation"),
