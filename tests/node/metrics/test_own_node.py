@@ -46,7 +46,12 @@ async def test_logins_that_fail_are_counted_by_protocol(tmp_path: Path):
         said = await told(nodes)
         assert said("quorate_logins_failed_total", protocol="http") == 1
         assert said("quorate_logins_failed_total", protocol="amqp") == 0
-        assert said.labels("quorate_logins_failed_total", "protocol") == {"amqp", "http", "native", "nats"}
+        assert said.labels("quorate_logins_failed_total", "protocol") == {
+            "amqp",
+            "http",
+            "native",
+            "nats",
+        }
 
 
 async def test_links_to_nodes_that_are_down_are_0_and_dropped_messages_are_counted(tmp_path: Path):
