@@ -142,6 +142,16 @@ def ours(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
+_LOST = (
+    aiormq.AMQPError,
+    aiormq.ChannelInvalidStateError,
+    OSError,
+    RuntimeError,
+    TimeoutError,
+    asyncio.CancelledError,
+)
+
+
 async def answer_of(link: Link, call: Awaitable[Answer]) -> Answer:
     """What was asked is refused when the node closes its channel for that. All else that goes wrong
     says nothing, and ends the connection.
@@ -151,14 +161,10 @@ async def answer_of(link: Link, call: Awaitable[Answer]) -> Answer:
         return Answer(answer.type, answer.value, answer.reason, link.node, answer.refused)
     except REFUSALS as error:
         return Answer("refused", reason=str(error), node=link.node)
-    except (
-        aiormq.AMQPError,
-        aiormq.ChannelInvalidStateError,
-        OSError,
-        RuntimeError,
-        TimeoutError,
-        asyncio.CancelledError,
-    ) as error:
+    except (*_LOST, Exception) as error:
+        # The library raises a bare Exception where a connection ends without a reason.
+        if not (isinstance(error, _LOST) or type(error) is Exception):
+            raise
         link.abort()
         if ours(error):
             raise
