@@ -11,8 +11,8 @@ from node.management.errors import not_found
 
 Json = dict[str, Any]
 
-#: As RabbitMQ calls them, as far as it has them. Clients of our own come by HTTP, too.
-_PROTOCOLS = {"amqp": "amqp091", "http": "http", "native": "http", "nats": "nats"}
+#: As RabbitMQ calls them. Its tools fail on any other name, so the rest is counted with HTTP.
+_PROTOCOLS = {"amqp": "amqp091", "http": "http"}
 
 
 async def auth(call: Call) -> Json:

@@ -187,7 +187,7 @@ async def test_who_guesses_delays_neither_other_addresses_nor_other_users(
 
     await refused_at(auth, "shop", "hunter2", "192.0.2.66")
     assert slept[0] > 0
-    assert auth.logins_failed == {"amqp": 9, "http": 0, "native": 0}
+    assert auth.logins_failed == {"amqp": 9, "http": 0, "native": 0, "nats": 0}
 
 
 async def test_one_password_tried_on_many_users_is_slowed_for_the_whole_address(

@@ -77,6 +77,9 @@ async def test_attempts_to_log_in_are_counted_and_forgotten(api: Api):
     assert (await api.as_user("ann", "right").ask("GET", "whoami")).status == 200
     assert (await api.as_user("ann", "wrong").ask("GET", "whoami")).status == 401
     rows = {row["protocol"]: row for row in await api.get("auth/attempts/n1")}
+    assert rows.keys() == {"amqp091", "http"}, (
+        "RabbitMQ's tools fail on names that they do not know"
+    )
     http = rows["http"]
     assert http["auth_attempts_failed"] == 1
     assert http["auth_attempts"] == http["auth_attempts_succeeded"] + 1
