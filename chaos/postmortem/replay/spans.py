@@ -98,13 +98,12 @@ def spans(
     chosen = choose(())
     # A segment that was rewritten keeps what is still needed: of its first states nothing follows,
     # but of later ones, which are too near to them to count otherwise.
-    stranded = {
+    astray = {
         span.group
         for span in chosen
-        if span.base.file is None
-        and firsts.get(span.group, 0) > BEFORE_FIRST + 1
-        and any(base.group == span.group for base in usable)
+        if span.base.file is None and firsts.get(span.group, 0) > BEFORE_FIRST + 1
     }
+    stranded = {base.group for base in usable} - ({span.group for span in chosen} - astray)
     if stranded:
         chosen = choose(stranded)
     begun = {span.group for span in chosen}

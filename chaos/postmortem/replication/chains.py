@@ -9,8 +9,6 @@ only the first ones of such runs, and the hashes that may be in front of them, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
-from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -25,7 +23,6 @@ from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt
 
 REASON: Final = "hash chain broken"
-_PACK_TERM: Final = Struct("<Q").pack
 #: command: of an entry that must be judged. broken: it is already.
 _LINKS_DDL: Final = (
     "stream bigint, place bigint, kind tinyint, index bigint, term bigint, hash binary,"
@@ -146,14 +143,11 @@ def _before_replacing(stream: np.ndarray, kind: np.ndarray, index: np.ndarray) -
 def _differ(batch: pa.RecordBatch, rows: np.ndarray) -> np.ndarray:
     """Which of these entries do not follow from the row before them."""
     hashes, commands = _bytes(batch.column("hash")), _bytes(batch.column("command"))
-    terms = batch.column("term").to_numpy()
-    packed = {term: _PACK_TERM(term) for term in np.unique(terms).tolist()}
-    size = fmt.HASH_BYTES
+    terms = batch.column("term").to_numpy()[rows].tolist()
     return np.array(
         [
-            blake2b(hashes[at - 1] + packed[terms_at] + commands[at], digest_size=size).digest()
-            != hashes[at]
-            for at, terms_at in zip(rows.tolist(), terms[rows].tolist(), strict=True)
+            fmt.chain(hashes[at - 1], term, commands[at]) != hashes[at]
+            for at, term in zip(rows.tolist(), terms, strict=True)
         ],
         bool,
     )
