@@ -23,6 +23,7 @@ from node.dispatch.in_flight import InFlight
 from node.dispatch.written import WrittenPiece
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.protocols.amqp import methods, writer
+from node.protocols.amqp.declares_ahead import DeclaresAhead
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.errors import (
     INTERNAL_ERROR,
@@ -94,7 +95,8 @@ class Channel:
         self.publishes = Publishes(self)
         self.deliveries = Deliveries(self)
         self.outlet = Outlet(self)
-        self._waiting: deque[tuple[ChannelEvent, int]] = deque()
+        self.declares_ahead = DeclaresAhead(services.tasks)
+        self.waiting: deque[tuple[ChannelEvent, int]] = deque()
         self._waiting_bytes = 0  # of messages in it
         self._busy = False
         self._task: asyncio.Task[Any] | None = None
@@ -112,12 +114,12 @@ class Channel:
     def receive(self, event: ChannelEvent) -> None:
         if self.closed:
             return
-        if self._busy or self._waiting:
+        if self._busy or self.waiting:
             size_bytes = weigh(event.metas, event.bodies) if type(event) is Publish else 0
-            self._waiting.append((event, size_bytes))
+            self.waiting.append((event, size_bytes))
             self._waiting_bytes += size_bytes
             self.host.in_flight.add(size_bytes)
-            if len(self._waiting) == WAITING_MAX:
+            if len(self.waiting) == WAITING_MAX:
                 self.host.pause_reading(self._why_paused)
         else:
             self._handle(event)
@@ -183,7 +185,7 @@ class Channel:
         self._go_on()
 
     def _go_on(self) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         was_full = len(waiting) >= WAITING_MAX
         self.end_of_read()
         while waiting and not self._busy and not self.closed:
@@ -290,8 +292,9 @@ class Channel:
         self.publishes.flush()
         self.closed = True
         self.outlet.close(lost=lost)
+        self.declares_ahead.close()
         self.services.counters.channels_closed += 1
-        self._waiting.clear()
+        self.waiting.clear()
         self.host.in_flight.done(self._waiting_bytes)
         self.host.resume_reading(self._why_paused)
         if self._task is not None:

@@ -7,6 +7,7 @@ changes anything is answered when every node that is up knows it.
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
@@ -208,25 +209,43 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
     if name == PSEUDO_QUEUE or name.startswith(PREFIX):
         await _declare_replies(channel, method)
         return
+    ahead, broker = channel.declares_ahead, channel.services.broker
+    ahead.begin(
+        channel.waiting,
+        partial(_declared_and_counted, channel),
+        lambda new: (
+            new != name and reserved(new) is None and broker.locate(channel.host.vhost, new) is None
+        ),
+    )
+    found = await ahead.take(method) or await _declared_and_counted(channel, method)
+    channel.last_queue, ready, consumers = found
+    if not method.nowait:
+        channel.send_method(
+            made(
+                Queue.DeclareOk,
+                queue=channel.last_queue,
+                message_count=ready,
+                consumer_count=consumers,
+            )
+        )
+
+
+async def _declared_and_counted(
+    channel: Channel, method: commands.Queue.Declare
+) -> tuple[str, int, int]:
     while True:
         if method.passive:
-            info = await find_queue(channel, name)
+            info = await find_queue(channel, method.queue)
         else:
             info = await _declared(channel, method)
-        channel.last_queue = info.name
         try:
-            ready, consumers = await _counts(channel, info)
-            break
+            return info.name, *await _counts(channel, info)
         except Refused as error:
             catalog = channel.services.broker.cluster.catalog_machine
             gone = error.code == codes.NO_QUEUE and catalog.queue_by_id(info.queue) is None
             if method.passive or not gone:
                 raise
             # It was deleted, and this node's copy of the catalog has heard of that only now.
-    if not method.nowait:
-        channel.send_method(
-            made(Queue.DeclareOk, queue=info.name, message_count=ready, consumer_count=consumers)
-        )
 
 
 async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueInfo:

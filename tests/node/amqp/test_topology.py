@@ -11,6 +11,7 @@ from pamqp import base
 from pamqp.commands import Basic, Exchange, Queue
 
 from cluster.machine.commands import DeleteQueue, RemoveQueue
+from cluster.types import CATALOG_GROUP
 from tests.acceptance.semantics.wire import Closed, Properties
 from tests.node.amqp.conftest import Connect, Running
 
@@ -182,3 +183,48 @@ def test_exchanges_of_plugins_that_are_not_there_are_refused_with_what_to_do(
         refusal = wire.refusal()
         assert (refusal.level, refusal.code) == ("channel", code)
         assert text in refusal.text
+
+
+def test_declares_that_are_not_waited_for_share_their_rounds(
+    connect: Connect, running: Running
+) -> None:
+    """They are answered in their order, with what is in between."""
+    count = 300
+    wire = connect()
+    catalog = running.node.cluster.group(CATALOG_GROUP)
+    assert catalog is not None
+    before = catalog.applied_index
+    frames: list[base.Frame] = [
+        Queue.Declare(queue=f"many-{number}", durable=True) for number in range(count)
+    ]
+    frames[200:200] = [frames[7], Queue.Bind(queue="", exchange="amq.direct", routing_key="k")]
+    wire.send(*frames)
+    named = [wire.expect(Queue.DeclareOk).queue for _ in range(201)]
+    wire.expect(Queue.BindOk)
+    named += [wire.expect(Queue.DeclareOk).queue for _ in range(count - 200)]
+
+    assert named == [frame.queue for frame in frames if isinstance(frame, Queue.Declare)]
+    assert catalog.applied_index - before < count / 2
+    wire.publish("k", "m", exchange="amq.direct", mandatory=True)
+    wire.call(Basic.Get(queue="many-7"), Basic.GetOk)
+
+
+def test_a_declare_that_is_refused_ends_what_was_begun_behind_it(connect: Connect) -> None:
+    wire = connect()
+    wire.call(Queue.Declare(queue="first of all", durable=True), Queue.DeclareOk)
+    for wrong, text in (
+        (Queue.Declare(queue="first of all", durable=False), "inequivalent arg 'durable'"),
+        (Queue.Declare(queue="behind 1", durable=True, arguments={"x-expires": 0}), "x-expires"),
+        (Queue.Declare(queue="behind 0", durable=True, arguments={"x-expires": 9_000}), "'x-exp"),
+    ):
+        wire.send(
+            Queue.Declare(queue="behind 0", durable=True),
+            wrong,
+            *[Queue.Declare(queue=f"behind {number}", durable=True) for number in range(2, 90)],
+        )
+        wire.expect(Queue.DeclareOk)
+        refusal = wire.refusal()
+        assert (refusal.level, refusal.code) == ("channel", 406)
+        assert text in refusal.text
+        wire.open()
+    wire.call(Queue.Declare(queue="behind 50", durable=True), Queue.DeclareOk)
