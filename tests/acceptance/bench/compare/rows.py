@@ -138,9 +138,14 @@ ROWS = (
     ),
     Row(
         "both",
-        "publish and consume at once, acks per 100: end to end",
+        "publish and consume at once, prefetch 300, acks per 100: end to end",
         beside(workloads.both, RABBITMQ),
         against(RABBITMQ, p50_ms=1, rate=3),
+    ),
+    Row(
+        "both-wide",
+        "the same with a prefetch of 1000, as many as the publisher has unconfirmed",
+        beside(partial(workloads.both, prefetch=workloads.WINDOW), RABBITMQ),
     ),
     Row(
         "consume",

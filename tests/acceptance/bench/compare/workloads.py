@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish
+from tests.acceptance.bench.amqp_works import PREFETCH, AmqpConsume, AmqpPublish
 from tests.acceptance.bench.compare.brokers import AmqpContender, Contender, Nats, Quorate
 from tests.acceptance.bench.measure import Meter, cpu_s, percentile
 from tests.acceptance.bench.nats_works import NatsPublish, NatsPythonPublish
@@ -129,12 +129,14 @@ async def consume(broker: AmqpContender, scale: Scale) -> Figures:
     return figures
 
 
-async def both(broker: AmqpContender, scale: Scale, *, rate: float = 0) -> Figures:
+async def both(
+    broker: AmqpContender, scale: Scale, *, rate: float = 0, prefetch: int = PREFETCH
+) -> Figures:
     """Published and consumed at once; latency is end to end."""
     async with broker.queues() as (place,):
         port = [place.leader]
         works: list[Work] = [
-            AmqpConsume(port, place.queue, 0, ack_every=1 if rate else 100),
+            AmqpConsume(port, place.queue, 0, prefetch, ack_every=1 if rate else 100),
             AmqpPublish(port, place.queue, 0, rate=rate),
         ]
         _, figures = await metered(broker, works, 2 * scale.seconds if rate else scale.seconds)
