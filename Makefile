@@ -166,6 +166,10 @@ $(COMPARE_READY): $(READY)
 compare: $(COMPARE_READY) ## Beside RabbitMQ and NATS, interleaved, against targets: QUICK=1 within 10 minutes, ARGS="--output docs"
 	@$(BIN)/python -m tests.acceptance.bench.compare $(if $(QUICK),--quick) $(ARGS)
 
+.PHONY: scaling
+scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QUICK=1 in 5 minutes, ARGS="--output docs"
+	@$(BIN)/python -m tests.acceptance.bench.scaling $(if $(QUICK),--quick) $(ARGS)
+
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
 	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)

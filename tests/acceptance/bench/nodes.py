@@ -1,4 +1,4 @@
-"""Three real nodes on loopback for a benchmark: what `quorate up` starts, and who leads what."""
+"""Real nodes on loopback for a benchmark: what `quorate up` starts, and who leads what."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ class Kill(NamedTuple):
 class Nodes:
     """A cluster under one folder. All waiting has a limit, and every process ends with `stop`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, settings: str = "") -> None:
+        """`settings`: TOML before that of all benchmarks."""
         self.folder = folder
-        self._cluster = LocalCluster.prepare(folder, preferred_ports=False, settings=SETTINGS)
+        self._cluster = LocalCluster.prepare(
+            folder, nodes=nodes, preferred_ports=False, settings=settings + SETTINGS
+        )
 
     @property
     def all(self) -> list[LocalNode]:
