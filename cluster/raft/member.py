@@ -1,4 +1,4 @@
-"""One group's copy on this node: Raft, with PySyncObj as a part.
+"""The Raft part of a group's copy on this node, with PySyncObj as a part of its own.
 
 PySyncObj keeps role, term, vote and leader and takes the step to leadership (`stock`). All else is
 ours: what is sent, received, truncated, committed and applied. docs/raft.md says why.

@@ -87,8 +87,9 @@ class ConsumerRelay(Protocol):
 
 class ClientSession:
     """A client as the broker knows it, in no protocol's words: a native connection, or one AMQP
-    channel that consumes. It is no socket; that is `peer`, through which answers leave. What raises
-    BrokerError is for the client to be told.
+    channel that consumes; `Traffic`, the dispatcher and the relay call it a connection. It is no
+    socket; that is `peer`, through which answers leave. What raises BrokerError is for the client
+    to be told.
     """
 
     def __init__(

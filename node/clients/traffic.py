@@ -46,7 +46,9 @@ DEATHS_LOG_S = 10.0
 
 
 class Sink(Protocol):
-    """Where the frames of one connection go. None of these may block or raise."""
+    """Where the frames of one connection go: to a `ClientSession`, or by the relay to another node.
+    None of these may block or raise.
+    """
 
     def send(self, frame: Outgoing) -> None: ...
     def pause_reading(self) -> None: ...
