@@ -20,6 +20,8 @@ TopicOperation = Literal["write", "read"]
 IMPERSONATOR = "impersonator"
 #: How permissions call the exchange that has no name.
 DEFAULT_EXCHANGE = "amq.default"
+#: What most users may do; need not be searched for.
+EVERYTHING = ".*"
 #: Answers that one `Access` remembers of each kind.
 REMEMBERED_MAX = 1_000
 PATTERNS_MAX = 4_096
@@ -48,22 +50,24 @@ class Access:
         self.vhost = vhost
         self._node = node
         self._entry: Mapping[str, Any] | None = None
-        self._answers: dict[tuple[Operation, str], bool] = {}
+        self._answers: dict[Operation, Answers] = {}
         self._topics: dict[str, _Topics] = {}
 
     def may(self, operation: Operation, name: str) -> bool:
         """On a queue or an exchange of this name."""
+        return self.answers(operation)[name]
+
+    def answers(self, operation: Operation) -> Answers:
+        """By name, as of now: for one turn of the event loop."""
         entry = self._node.catalog_machine.entry("permissions", (self.user, self.vhost))
         if entry is not self._entry:
             self._entry = entry
             self._answers.clear()
-        if entry is None:
-            return False
-        answer = self._answers.get((operation, name))
-        if answer is None:
-            answer = _matches(entry[operation], name or DEFAULT_EXCHANGE)
-            _remember(self._answers, (operation, name), answer)
-        return answer
+        answers = self._answers.get(operation)
+        if answers is None:
+            pattern = None if entry is None else entry[operation]
+            answers = self._answers[operation] = Answers(pattern)
+        return answers
 
     def may_topic(self, operation: TopicOperation, exchange: str, key: str) -> bool:
         """Besides `may`, for a topic exchange: with this routing key. Without an entry: yes."""
@@ -115,6 +119,26 @@ class Access:
                 f"access to topic '{key}' in exchange '{exchange or DEFAULT_EXCHANGE}' in vhost"
                 f" '{self.vhost}' refused for user '{self.user}'"
             )
+
+
+class Answers(dict[str | bytes, bool]):
+    """Whether names match a pattern: found out when it is first asked. NATS's names are bytes."""
+
+    def __init__(self, pattern: str | None) -> None:
+        """None: nothing matches."""
+        super().__init__()
+        self._pattern = pattern
+
+    def __missing__(self, name: str | bytes) -> bool:
+        if self._pattern == EVERYTHING:
+            answer = True
+        elif self._pattern is None:
+            answer = False
+        else:
+            text = name if isinstance(name, str) else name.decode(errors="replace")
+            answer = _matches(self._pattern, text or DEFAULT_EXCHANGE)
+        _remember(self, name, answer)
+        return answer
 
 
 class _Topics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.access.permissions import Access, Operation
+from node.access.permissions import REMEMBERED_MAX, Access, Operation
 from node.errors import AccessRefused
 from tests.node.catalogs import Tables
 
@@ -69,6 +69,7 @@ def test_more_names_than_are_remembered_are_answered_all_the_same(tables: Tables
     answers = [access.may("read", f"q{number}") for number in range(2_500)]
 
     assert answers == [number % 10 == 7 for number in range(2_500)]
+    assert len(access.answers("read")) <= REMEMBERED_MAX
 
 
 def test_a_topic_without_an_entry_is_allowed(access: Access):

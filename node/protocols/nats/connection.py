@@ -17,7 +17,7 @@ import structlog
 from cluster.machine.replies import NO_VHOST
 from cluster.read_slices import ReadSlices
 from node.access.auth import Auth
-from node.access.permissions import Access
+from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
 from node.errors import AccessRefused, Refused
 from node.protocols.nats.interest import Subscription, Taker, is_literal, is_subject
@@ -140,6 +140,8 @@ class NatsConnection(asyncio.Protocol):
         self._subjects = home.subjects
         self._counters = home.counters
         self._access: Access
+        self._writable: Answers  # in this turn
+        self._readable: Answers | None = None  # in this turn, if it was asked
         self._verbose = self._pedantic = self._echo = True
         self._headers = self._no_responders = self._takes_info = False
         self._pinged = False  # the client has: some cannot read INFO before the first PONG
@@ -248,11 +250,16 @@ class NatsConnection(asyncio.Protocol):
         if self._out_bytes >= FLUSH_BYTES:
             self._flush()
         elif not self._flush_soon:
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        if not self._flush_soon:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_soon = False
+        self._readable = None
         out, size = self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
         if not out or self._transport.is_closing():
@@ -364,6 +371,7 @@ class NatsConnection(asyncio.Protocol):
 
     def _receive(self, events: list[Event]) -> None:
         self._subjects.backlogged = False
+        self._writable = self._access.answers("write")
         for event in events:
             match event:
                 case Publish():
@@ -406,7 +414,7 @@ class NatsConnection(asyncio.Protocol):
             self._close(NO_HEADERS)
         elif self._pedantic and not is_literal(subject):
             self.say_error("Invalid Publish Subject")
-        elif not self._access.may("write", text_of(subject)):
+        elif not self._writable[subject]:
             self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
         else:
             self._say_ok(count)
@@ -453,18 +461,21 @@ class NatsConnection(asyncio.Protocol):
     ) -> list[bytes]:
         """See `Taker`. A permission that was taken away holds for what comes from then on."""
         sid = subscription.sid
+        subject, reply, header_bytes, size, _ = message
+        readable = self._readable
+        if readable is None:
+            readable = self._look_up()
         if (
             self.subscriptions.get(sid) is not subscription  # it has ended
             or (by is self and not self._echo)
-            or not self._access.may("read", text_of(message.subject))
+            or not readable[subject]
         ):
             return payloads
-        rest: list[bytes] = []
+        count, rest = len(payloads), []
         if subscription.most:
             room = subscription.most - subscription.delivered
             payloads, rest = payloads[:room], payloads[room:]
-        subject, reply, header_bytes, size, _ = message
-        count = len(payloads)
+            count = len(payloads)
         if header_bytes and not self._headers:
             payloads = [payload[header_bytes:] for payload in payloads]
             size -= header_bytes
@@ -476,14 +487,21 @@ class NatsConnection(asyncio.Protocol):
         else:
             line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size)
         self.write(line + payloads[0] if count == 1 else line + line.join(payloads))
-        subscription.delivered += count
-        self._counters.out_messages += count
-        self._counters.out_bytes += count * size
+        counters = self._counters
+        counters.out_messages += count
+        counters.out_bytes += count * size
         if self.behind:
             self._subjects.backlogged = True
+        subscription.delivered += count
         if subscription.delivered == subscription.most:
             self._end_subscription(subscription)
         return rest
+
+    def _look_up(self) -> Answers:
+        """What may be received, in this turn."""
+        self._readable = self._access.answers("read")
+        self._flush_later()
+        return self._readable
 
     def _look_for_life(self) -> None:
         if self._received_bytes != self._seen_bytes:

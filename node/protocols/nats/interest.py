@@ -173,6 +173,7 @@ class Interest:
     def __init__(self) -> None:
         self._trie = Trie[Subscription | Remote]()
         self._matches: dict[bytes, Match] = {}
+        self._alike: dict[tuple[Subscription | Remote, ...], Match] = {}  # by what was found
 
     @property
     def empty(self) -> bool:
@@ -187,6 +188,7 @@ class Interest:
         self._forget(subject)
 
     def _forget(self, subject: bytes) -> None:
+        self._alike.clear()
         if is_literal(subject):
             self._matches.pop(subject, None)
         else:
@@ -198,11 +200,16 @@ class Interest:
         if match is None:
             if len(self._matches) >= REMEMBERED_MAX:
                 self._matches.clear()
-            match = self._matches[subject] = _match(self._trie.find(subject))
+                self._alike.clear()
+            found = tuple(self._trie.find(subject))
+            match = self._alike.get(found)
+            if match is None:
+                match = self._alike[found] = _match(found)
+            self._matches[subject] = match
         return match
 
 
-def _match(found: list[Subscription | Remote]) -> Match:
+def _match(found: tuple[Subscription | Remote, ...]) -> Match:
     match = Match()
     nodes: dict[NodeId, None] = {}
     for item in found:

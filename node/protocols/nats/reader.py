@@ -108,71 +108,68 @@ class NatsReader:
         return events
 
     def _read(self, data: bytes, events: list[Event]) -> int:
-        """Up to where: from there on something is missing."""
+        """Up to where: from there on something is missing. A publish is one event with those that
+        follow it under an equal control line.
+        """
         position = 0
         while True:
-            end = data.find(b"\n", position)
-            if (len(data) if end < 0 else end) - position > CONTROL_LINE_BYTES_MAX:
+            start = data.find(b"\n", position) + 1  # of a payload, if it is a publish
+            if (start or len(data) + 1) - position > CONTROL_LINE_BYTES_MAX + 1:
                 raise ControlLineTooLong
-            if end < 0:
+            if not start:
                 self._needed_bytes = 0
                 return position
-            words = data[position:end].split()
-            verb = words[0] if words else b""
-            if verb not in _VERBS:
-                verb = verb.upper()
-            if verb == b"PUB" or verb == b"HPUB":
-                stop = self._publishes(data, position, end + 1, words, events)
-                if stop < 0:
-                    return position
-                position = stop
+            line = data[position:start]
+            words = line.split() or [b""]
+            if words[0] not in _VERBS:
+                words[0] = words[0].upper()
+            match words:
+                case [b"PUB", subject, number]:
+                    reply, header_number = b"", b"0"
+                case [b"PUB", subject, reply, number]:
+                    header_number = b"0"
+                case [b"HPUB", subject, header_number, number]:
+                    reply = b""
+                case [b"HPUB", subject, reply, header_number, number]:
+                    pass
+                case _:
+                    event = _event(words, line)
+                    if event is not None:
+                        events.append(event)
+                    position = start
+                    continue
+            if not number.isdigit() or not header_number.isdigit():
+                raise ParserError
+            size, header_bytes = int(number), int(header_number)
+            if size > self._payload_bytes_max:
+                raise PayloadTooLarge
+            if header_bytes > size:
+                raise ParserError
+            stop = start + size + 2
+            if stop > len(data):
+                self._needed_bytes = stop - position
+                return position
+            if data[stop - 2 : stop] != CRLF:
+                raise UnknownOperation
+            if not data.startswith(line, stop):
+                payloads = [data[start:stop]]
             else:
-                event = _event(verb, words, data[position:end])
-                if event is not None:
-                    events.append(event)
-                position = end + 1
-
-    def _publishes(
-        self, data: bytes, position: int, start: int, words: list[bytes], events: list[Event]
-    ) -> int:
-        """A publish, whose payload begins at `start`, and those that follow it under an equal
-        control line. Where the last of them ends; -1: the first is not complete.
-        """
-        numbers = 1 if len(words[0]) == 3 else 2  # its last words
-        strings = len(words) - 1 - numbers
-        if strings not in (1, 2) or not all(map(bytes.isdigit, words[-numbers:])):
-            raise ParserError
-        size = int(words[-1])
-        header_bytes = 0 if numbers == 1 else int(words[-2])
-        if size > self._payload_bytes_max:
-            raise PayloadTooLarge
-        if header_bytes > size:
-            raise ParserError
-        stop = start + size + 2
-        if stop > len(data):
-            self._needed_bytes = stop - position
-            return -1
-        if not data.startswith(CRLF, stop - 2):
-            raise UnknownOperation
-        reply = words[2] if strings == 2 else b""
-        line = data[position:start]
-        if not data.startswith(line, stop):
-            events.append(Publish(words[1], reply, header_bytes, size, [data[start:stop]]))
-            return stop
-        stride = stop - position
-        while data.startswith(line, stop) and data.startswith(CRLF, stop + stride - 2):
-            stop += stride
-        payloads = pieces(data[position:stop], size + 2, skip=len(line))
-        events.append(Publish(words[1], reply, header_bytes, size, payloads))
-        return stop
+                stride = stop - position
+                while data.startswith(line, stop) and data.startswith(CRLF, stop + stride - 2):
+                    stop += stride
+                payloads = pieces(data[position:stop], size + 2, skip=len(line))
+            events.append(_new(Publish, (subject, reply, header_bytes, size, payloads)))
+            position = stop
 
 
 _VERBS: Final = frozenset({b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT"})
+#: Half of the constructor's time.
+_new: Final = cast("type[tuple[Any, ...]]", tuple).__new__
 
 
-def _event(verb: bytes, words: list[bytes], line: bytes) -> Event | None:
-    """None: it is no news."""
-    match verb, words[1:]:
+def _event(words: list[bytes], line: bytes) -> Event | None:
+    """Of what is no publish. None: it is no news."""
+    match words[0], words[1:]:
         case b"PING", _:
             return Ping()
         case b"PONG", _:
@@ -190,6 +187,8 @@ def _event(verb: bytes, words: list[bytes], line: bytes) -> Event | None:
         case b"+OK" | b"INFO", _:
             return None
         case b"SUB" | b"UNSUB", [_, *_]:
+            raise ParserError
+        case b"PUB" | b"HPUB", _:
             raise ParserError
         case _:
             raise UnknownOperation

@@ -71,12 +71,16 @@ class Subjects:
 
     def publish(self, vhost: str, message: Publish, by: Taker) -> bool:
         """False: nobody takes it, as far as can be told."""
-        match = self.match(vhost, message.subject)
-        taken = _to_all(match, message, by)
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return False
+        match = interest.match(message.subject)
+        taken = bool(match.plain) and _to_all(match.plain, message, by)
         if not match.groups:
             for node in match.nodes:
                 self._send(node, vhost, message, plain=True)
-            return taken or bool(match.nodes)
+                taken = True
+            return taken
         messages = [message]
         if len(message.payloads) > 1 and any(
             len(group.nodes) > 1 and not group.members for group in match.groups.values()
@@ -144,7 +148,7 @@ class Subjects:
         payloads = pieces(data, size + len(CRLF))
         published = Publish(subject, reply, header_bytes, size, payloads)
         if plain:
-            _to_all(match, published, None)
+            _to_all(match.plain, published, None)
         for queue in queues:
             group = match.groups.get(queue)
             if group is not None:
@@ -157,11 +161,11 @@ class Subjects:
                 taker.deliver(subscription, message, message.payloads, None)
 
 
-def _to_all(match: Match, message: Publish, by: Taker | None) -> bool:
+def _to_all(plain: list[Subscription], message: Publish, by: Taker | None) -> bool:
     """False: none of them takes any of it."""
     payloads = message.payloads
     taken = False
-    for subscription in match.plain:
+    for subscription in plain:
         rest = subscription.taker.deliver(subscription, message, payloads, by)
         taken |= len(rest) < len(payloads)
     return taken

@@ -407,6 +407,36 @@ class NodePaths:
         assert least is not None
         return least
 
+    async def nats_uniform(self) -> Costs:
+        """NATS: published and delivered to the same client."""
+        return await self._nats([b"orders.0"] * BATCH)
+
+    async def nats_varied(self) -> Costs:
+        return await self._nats([b"orders.%d" % (number % KEYS) for number in range(BATCH)])
+
+    async def _nats(self, subjects: Sequence[bytes]) -> Costs:
+        nats = self.nodes.one.nats
+        assert nats is not None
+        assert nats.address is not None
+        host, _, port = nats.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+        options = {"verbose": False, "pedantic": False, "user": "guest", "pass": "guest"}
+        writer.write(b"CONNECT %b\r\nSUB orders.* 1\r\n" % json.dumps(options).encode())
+        batch = b"".join(b"PUB %b 100\r\n%b\r\n" % (each, b"x" * 100) for each in subjects)
+        least: Costs | None = None
+        for data in [b"", *[batch] * REPETITIONS]:
+            await asyncio.sleep(0.02)
+            self.counter.start()
+            writer.write(data + b"PING\r\n")
+            async with asyncio.timeout(WAIT_S):
+                await reader.readuntil(b"PONG\r\n")
+            self.counter.stop()
+            if data:
+                least = Costs(self.counter.instructions / BATCH).least(least)
+        writer.close()
+        assert least is not None
+        return least
+
     async def single(self) -> Costs:
         """On three nodes, all of which are counted; the client is at the leader."""
         await self.nodes.declare("single")
@@ -423,7 +453,7 @@ async def node_paths(
 ) -> dict[str, Costs]:
     found: dict[str, Costs] = {}
     with counter.disk():
-        async with Nodes(folder, count) as nodes:
+        async with Nodes(folder, count, nats="127.0.0.1:0") as nodes:
             host, _, port = nodes.one.amqp.address.rpartition(":")
             loop = asyncio.get_running_loop()
             _, client = await loop.create_connection(Load, host, int(port))
@@ -439,12 +469,17 @@ async def node_paths(
 # --- against what was recorded --------------------------------------------------------------------
 
 #: By the number of nodes, all in this process.
-ON_NODES = {1: ("uniform", "varied", "deliver", "many_queues"), 3: ("single",)}
+ON_NODES = {
+    1: ("uniform", "varied", "deliver", "many_queues", "nats_uniform", "nats_varied"),
+    3: ("single",),
+}
 TITLES = {
     "uniform": f"publish {BATCH} alike, to their confirms",
     "varied": f"publish {BATCH} with properties, {KEYS} keys in turn",
     "deliver": f"deliver {BATCH}, ack them at once",
     "many_queues": f"publish one to each of {QUEUES_MANY:,} queues",
+    "nats_uniform": f"NATS: publish {BATCH} alike, and deliver them",
+    "nats_varied": f"NATS: publish {BATCH}, {KEYS} subjects in turn, and deliver them",
     "single": "publish one on three nodes, to its confirm",
     "apply_varied": f"apply {BATCH} with properties: the batch",
     "idle_queues": f"digest of a group with {QUEUES_IDLE:,} idle queues",

@@ -356,6 +356,13 @@ class TestPermissions:
         guest.send(b"PUB news.1 0\r\n\r\n")
         guest.sync()
         assert shop.sync() == b""
+        ask(running, "PUT", "permissions/%2F/shop", {**patterns, "write": "^bills[.]"})
+        guest.send(b"PUB news.1 0\r\n\r\n")
+        guest.sync()
+        shop.send(b"PUB bills.7 0\r\n\r\nPUB orders.7 0\r\n\r\n")
+        assert shop.sync() == (
+            b"MSG news.1 3 0\r\n\r\n-ERR 'Permissions Violation for Publish to \"orders.7\"'\r\n"
+        )
 
     def test_a_wildcard_brings_only_what_may_be_read(self, running: Running, connect: Connect):
         ask(running, "PUT", "users/most", {"password": "most", "tags": ""})
