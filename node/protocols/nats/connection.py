@@ -331,6 +331,8 @@ class NatsConnection(asyncio.Protocol):
         match connect.options:
             case {"user": str(name), "pass": str(password)}:
                 pass
+            case {"auth_token": str(token)}:
+                name, _, password = token.partition(":")
             case _:
                 return UNAUTHORIZED
         auth = self._home.auth

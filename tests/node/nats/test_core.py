@@ -267,6 +267,7 @@ class TestLogin:
             ({"user": "nowhere/guest", "pass": "guest"}, b"Authorization Violation"),
             ({"user": "guest"}, b"Authorization Violation"),
             ({"auth_token": "guest"}, b"Authorization Violation"),
+            ({"auth_token": "guest:wrong"}, b"Authorization Violation"),
             ({}, b"Authorization Violation"),
             ({**GUEST, "protocol": 2}, b"invalid client protocol"),
             ({**GUEST, "headers": False}, b"no responders requires headers support"),
@@ -280,6 +281,16 @@ class TestLogin:
         client.send(b"CONNECT %b\r\nPING\r\n" % json.dumps({**OPTIONS, **sent}).encode())
 
         assert client.until_closed() == b"-ERR '%b'\r\n" % text
+
+    def test_a_token_is_a_name_and_a_password(self, running: Running, wires: Callable[[str], Wire]):
+        ask(running, "PUT", "users/token", {"password": "a:b", "tags": ""})
+        ask(running, "PUT", "permissions/%2F/token", {"configure": "", "write": "", "read": ".*"})
+        client = wires(address(running))
+
+        client.send(b'CONNECT {"verbose":false,"auth_token":"//token:a:b"}\r\n')
+        client.send(b"SUB a 1\r\nPUB a 0\r\n\r\n")
+
+        assert client.sync() == b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n"
 
     @pytest.mark.parametrize("sent", [b"PING\r\n", b"PUB a 0\r\n\r\n", b"FOO\r\n"])
     def test_nothing_may_come_before_it(
