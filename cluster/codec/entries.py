@@ -41,7 +41,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
-from cluster.machine.replies import Chunk, Reply
+from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
 
 T = TypeVar("T")
@@ -198,6 +198,8 @@ def _kinds_of(hint: Any) -> Kinds:
 VERSION_CURRENT = 1
 #: The machine version that brought bodies in parts.
 LARGE_SINCE = 3
+#: And streams.
+STREAMS_SINCE = 4
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -232,6 +234,13 @@ def _triples(packed: Any) -> tuple[tuple[int, int, int], ...]:
     return found
 
 
+def _integers(packed: Any) -> tuple[int, ...]:
+    found = tuple(packed)
+    if not all(type(number) is int for number in found):
+        raise TypeError("sequences are integers")
+    return found
+
+
 def _load_handed(packed: Any) -> tuple[HandedTo, ...] | None:
     if packed is None:
         return None
@@ -245,7 +254,7 @@ def _load_handed(packed: Any) -> tuple[HandedTo, ...] | None:
 
 
 #: New settings of queues go into `fields_since` with the machine version that brought them.
-_CONFIG = Layout(QueueConfig, fields_since={})
+_CONFIG = Layout(QueueConfig, fields_since={"stream": STREAMS_SINCE})
 _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
 _CONFIG_LOAD = {"config": _CONFIG.load_map}
@@ -311,7 +320,10 @@ _COMMANDS: dict[int, Layout] = {
     15: Layout(commands.Discard, load=_RANGES),
     16: Layout(commands.Extend, load=_RANGES),
     17: Layout(commands.Get),
-    18: Layout(commands.Purge),
+    18: Layout(
+        commands.Purge,
+        fields_since=dict.fromkeys(("subject", "below", "keep"), STREAMS_SINCE),
+    ),
     19: Layout(commands.Pause),
     20: Layout(commands.DeadLettersMoved),
     21: Layout(commands.Tick),
@@ -319,6 +331,15 @@ _COMMANDS: dict[int, Layout] = {
     23: Layout(commands.UpgradeMachine),
     24: Layout(commands.Handed, load={"deliveries": _triples}, since=2),
     25: Layout(commands.BodyPart, since=LARGE_SINCE),
+    26: Layout(commands.DeleteMessage, since=STREAMS_SINCE),
+    27: Layout(commands.PutConsumer, since=STREAMS_SINCE),
+    28: Layout(commands.DropConsumer, since=STREAMS_SINCE),
+    29: Layout(commands.Fetch, load={"requests": _triples}, since=STREAMS_SINCE),
+    30: Layout(
+        commands.Acknowledge,
+        load={"done": pairs, "again": pairs, "working": _integers, "never": _integers},
+        since=STREAMS_SINCE,
+    ),
     32: Layout(
         commands.Transaction,
         load={**_STEPS_LOAD, "others": _load_others},
@@ -346,6 +367,7 @@ _COMMANDS: dict[int, Layout] = {
     79: Layout(commands.MoveGroup),
     80: Layout(commands.GroupHeld),
     81: Layout(commands.ChangeCatalog, load={"steps": _load_changes}, dump=_STEPS_DUMP, since=3),
+    82: Layout(commands.ChangeQueue, since=STREAMS_SINCE),
 }
 
 
@@ -365,6 +387,23 @@ def _load_chunks(chunks: Any) -> list[Chunk]:
     return [_CHUNK.load(fields) for fields in chunks]
 
 
+_STREAM_CHUNK = Layout(StreamChunk, load={"bodies": _load_body_ref})
+
+
+def _dump_batches(batches: Any) -> list[Any]:
+    return [
+        [number, [_STREAM_CHUNK.dump(chunk) for chunk in chunks], note]
+        for number, chunks, note in batches
+    ]
+
+
+def _load_batches(batches: Any) -> list[tuple[int, list[StreamChunk], str]]:
+    return [
+        (number, [_STREAM_CHUNK.load(fields) for fields in chunks], note)
+        for number, chunks, note in batches
+    ]
+
+
 _REPLIES: dict[int, Layout] = {
     1: Layout(replies.Ok),
     2: Layout(replies.Refused),
@@ -373,6 +412,7 @@ _REPLIES: dict[int, Layout] = {
     5: Layout(replies.Got, load={"chunks": _load_chunks}, dump={"chunks": _dump_chunks}),
     6: Layout(replies.Declared),
     7: Layout(replies.PartKept),
+    8: Layout(replies.Fetched, load={"batches": _load_batches}, dump={"batches": _dump_batches}),
     16: Layout(replies.Committed),
 }
 

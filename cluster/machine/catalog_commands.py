@@ -96,6 +96,17 @@ class DeclareQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeQueue:
+    """Give a stream other arguments. Refused if there is none of this name, or for what may not be
+    changed. Since machine version 4.
+    """
+
+    vhost: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveQueue:
     """Ok(0) when there is none, or it is another one than that which is meant."""
 

@@ -16,6 +16,7 @@ from cluster.machine.catalog_commands import (
     AddNode,
     Bind,
     ChangeCatalog,
+    ChangeQueue,
     CreateGroup,
     DeclareExchange,
     DeclareQueue,
@@ -50,6 +51,10 @@ ATTR_DELIVER_AT_MS = 3  # int, wall clock ms: not ready before
 ATTR_DEDUP_ID = 4  # text: within the queue's window of ids the message is stored once
 # list of death records carried by a message that was dead-lettered in another group (C22)
 ATTR_DEATHS = 5
+# Of messages of streams:
+ATTR_SUBJECT = 6  # bytes: NATS's subject, under which the message is stored
+# map of what NATS's headers ask of the stream: see `cluster.machine.stream.settings`
+ATTR_ASKED = 7
 
 
 #: How long a delivery may stay unsettled, unless somebody says so (A18).
@@ -62,7 +67,7 @@ class QueueConfig:
     off.
     """
 
-    type: Literal["queue"] = "queue"  # the closed set of queue types; "stream" comes later
+    type: Literal["queue", "stream"] = "queue"  # the closed set of queue types
     single_active_consumer: bool = False  # A25
     max_priority: int = 0  # C24; 0: no priorities
     message_ttl_ms: int | None = None  # C14
@@ -82,6 +87,8 @@ class QueueConfig:
     consumer_timeout_ms: int | None = CONSUMER_TIMEOUT_MS
     dedup_window_ms: int | None = None  # window of ATTR_DEDUP_ID; None: off
     auto_delete: bool = False  # the queue goes when its last consumer goes
+    # of a stream: JetStream's configuration by its names, in ns; since machine version 4
+    stream: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +316,14 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Drop all that is ready or delayed; what is in flight stays."""
+    """Drop all that is ready or delayed; what is in flight stays. Of a stream: all messages, or
+    those that the other fields name, since machine version 4.
+    """
 
     queue: QueueId
+    subject: bytes | None = None  # may have wildcards
+    below: int = 0  # only sequences below it; 0: all
+    keep: int = 0  # so many of the newest stay; not together with `below`
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +355,61 @@ class Handed:
     deliveries: Deliveries
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteMessage:
+    """One message of a stream, by its sequence. Since machine version 4."""
+
+    queue: QueueId
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutConsumer:
+    """Make a consumer of a stream, or change it. `config`: JetStream's, by its names, with a
+    `name`. Ok(1): made; Ok(0): it was there, and is now as `config` says. Since machine version 4.
+    """
+
+    queue: QueueId
+    config: dict[str, Any]
+    action: Literal["", "create", "update"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropConsumer:
+    """Of a stream. Refused if there is none. Since machine version 4."""
+
+    queue: QueueId
+    name: str
+    key: ConsumerKey | None = None  # only this one, not a later one of the same name
+
+
+@value
+class Fetch:
+    """Hand out messages of a stream for requests of one of its consumers, oldest request first.
+    What is not there yet is not waited for. Since machine version 4.
+    """
+
+    queue: QueueId
+    name: str
+    # (number of the request, messages at most, bytes at most or 0)
+    requests: Sequence[tuple[int, int, int]]
+
+
+@value
+class Acknowledge:
+    """What became of deliveries of a stream's consumer. Sequences that it does not hold are passed
+    over: acknowledgements may come late, or twice. Since machine version 4.
+    """
+
+    queue: QueueId
+    name: str
+    done: Ranges  # of stream sequences
+    # (sequence, delay in ms): again after that; below 0: as the consumer's settings say
+    again: Sequence[tuple[int, int]] = ()
+    working: Sequence[int] = ()  # their time starts anew
+    never: Sequence[int] = ()  # not delivered any more
+
+
 #: What one queue is told to do.
 QueueCommand = (
     Enqueue
@@ -360,6 +427,11 @@ QueueCommand = (
     | UpdateQueue
     | DeadLettersMoved
     | Handed
+    | DeleteMessage
+    | PutConsumer
+    | DropConsumer
+    | Fetch
+    | Acknowledge
 )
 Step = Enqueue | Settle | Return | Discard
 GroupSteps = tuple[GroupId, Sequence[Step]]
@@ -458,6 +530,7 @@ Command = (
     | GroupHeld
     | CreateGroup
     | DeclareQueue
+    | ChangeQueue
     | RemoveQueue
     | ForgetNode
     | ForgetVolatile

@@ -45,6 +45,27 @@ class ActiveChanged:
     token: int
 
 
+@value
+class StreamChanged:
+    """Consumers of the stream may have something to fetch, or a consumer came or went."""
+
+    queue: QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAdvisory:
+    """Something that JetStream tells on `$JS.EVENT.ADVISORY`. `kind`: max_deliver | nak |
+    terminated.
+    """
+
+    queue: QueueId
+    kind: str
+    consumer: str
+    position: int
+    delivery_count: int
+    consumer_position: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeliveryLimitReached:
     """So many messages of the queue were delivered too often: tell it people."""
@@ -112,6 +133,8 @@ Effect = (
     | ConsumerEnded
     | ActiveChanged
     | DeliveryLimitReached
+    | StreamChanged
+    | StreamAdvisory
     | DeadLettersReady
     | TransactionsDue
     | QueueExpired

@@ -14,17 +14,22 @@ from typing import Any, get_args
 
 from cluster.machine import snapshot
 from cluster.machine.commands import (
+    Acknowledge,
     Barrier,
     BodyPart,
     CloseSession,
     CreateQueue,
+    DeleteMessage,
     DeleteQueue,
     DetachSession,
+    DropConsumer,
+    Fetch,
     Get,
     Handed,
     NodeDown,
     NodeUp,
     OpenSession,
+    PutConsumer,
     QueueCommand,
     Reserve,
     Subscribe,
@@ -72,6 +77,7 @@ QUEUE_COMMANDS: dict[Any, int] = {
     **dict.fromkeys(get_args(QueueCommand), 1),
     Handed: 2,
     BodyPart: 3,
+    **dict.fromkeys((DeleteMessage, PutConsumer, DropConsumer, Fetch, Acknowledge), 4),
 }
 DIGEST_BYTES = 16
 #: Ranges of live entries that are kept of a queue that does not change.

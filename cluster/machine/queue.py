@@ -16,16 +16,21 @@ from typing import Any, assert_never
 from cluster.machine.admission import QueueAdmission
 from cluster.machine.checkout import Checkout
 from cluster.machine.commands import (
+    Acknowledge,
     BodyPart,
     Cancel,
     DeadLettersMoved,
+    DeleteMessage,
     Discard,
+    DropConsumer,
     Enqueue,
     Extend,
+    Fetch,
     Get,
     Handed,
     Pause,
     Purge,
+    PutConsumer,
     QueueCommand,
     QueueConfig,
     Return,
@@ -50,7 +55,7 @@ from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.limits import QueueLimits
 from cluster.machine.marks import Mark
 from cluster.machine.messages import Messages
-from cluster.machine.replies import BAD_ARGUMENT, Chunk, Ok, Refused, Reply
+from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused, Reply
 from cluster.machine.runs import RangeMap
 from cluster.machine.settings import wrong_settings
 from cluster.machine.subscribing import Subscriptions
@@ -128,6 +133,8 @@ class Queue:
                 return Ok(self.message_count)
             case UpdateQueue():
                 return self._update(command.config)
+            case DeleteMessage() | PutConsumer() | DropConsumer() | Fetch() | Acknowledge():
+                return Refused(WRONG_KIND, f"queue {self.name} is no stream")
             case _:
                 assert_never(command)
 

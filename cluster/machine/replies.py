@@ -34,6 +34,8 @@ NO_USER = "no_user"
 NO_EXCHANGE = "no_exchange"
 UNKNOWN_EXCHANGE_TYPE = "unknown_exchange_type"
 EXCLUSIVE_OWNER = "exclusive_owner"  # the queue belongs to another connection
+NO_MESSAGE = "no_message"  # of a stream
+WRONG_KIND = "wrong_kind"  # a stream cannot do what a queue can, and the other way
 NOT_ALLOWED = "not_allowed"  # to anybody: reserved names, the default exchange
 
 
@@ -64,6 +66,33 @@ class Enqueued:
     duplicates: int = 0
     # ranges of seqno offsets within the batch (from 0), over a limit
     refused: Sequence[tuple[int, int]] = ()
+    # Of a stream: map from places in the batch to [code, number], for messages that got no
+    # sequence of their own. Code 0: stored before, as `number`; else why it is refused, one of
+    # `cluster.machine.stream.errors`, with the sequence that was found.
+    answers: Any = None
+
+
+@value
+class StreamChunk:
+    """Messages of a stream handed to one consumer: consecutive sequences and bodies."""
+
+    first: int  # sequence of the first one
+    bodies: BodyRef
+    consumer_first: int  # the consumer's own number of the first delivery
+    delivery_count: int  # of each, this one included: 1 the first time
+    pending: int  # messages that the consumer has yet to get, after the first one
+    stored_ms: int
+
+
+@value
+class Fetched:
+    """What each request gets, in their order: (its number, chunks, note). A request that got
+    nothing is missing unless there is a note. `note`: "" or "too_large", when the next message
+    alone has more bytes than the request may have.
+    """
+
+    consumer: ConsumerKey
+    batches: Sequence[tuple[int, Sequence[StreamChunk], str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +145,4 @@ class Committed:
     done_below: int  # all lower numbers are done everywhere
 
 
-Reply = Ok | Refused | Enqueued | PartKept | Subscribed | Got | Declared | Committed
+Reply = Ok | Refused | Enqueued | PartKept | Subscribed | Got | Declared | Committed | Fetched

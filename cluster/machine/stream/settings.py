@@ -1,0 +1,195 @@
+"""The configuration of a stream and of its consumers, as the machine needs it.
+
+Both stand in the log as JetStream's own JSON has them: by its names, durations in nanoseconds, -1
+or 0 for no limit. What only clients look at (description, metadata ...) stays there and is not
+looked at here. Whoever proposes checks; a value that cannot be is taken for its default, since
+what is in the log cannot be refused any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, cast
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+DEDUP_WINDOW_MS: Final = 120_000
+ACK_WAIT_MS: Final = 30_000
+ACK_PENDING_MAX: Final = 1_000
+#: An ephemeral consumer that nobody uses goes after so long.
+INACTIVE_MS: Final = 5_000
+
+Retention = Literal["limits", "interest", "workqueue"]
+AckPolicy = Literal["none", "all", "explicit"]
+DeliverPolicy = Literal[
+    "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"
+]
+
+# Keys of the map under `ATTR_ASKED`, of one message.
+ASKED_ID = 1  # text: Nats-Msg-Id
+ASKED_STREAM = 2  # text: the stream that is expected
+ASKED_LAST = 3  # int: the last sequence that is expected
+ASKED_LAST_SUBJECT = 4  # int: the same, of the subject
+ASKED_SUBJECT = 5  # bytes: of this subject, not of the message's; may have wildcards
+ASKED_LAST_ID = 6  # text: the id of the last message that is expected
+ASKED_ROLLUP = 7  # text: "sub" or "all"
+ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` says
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """None: no limit."""
+
+    subjects: tuple[bytes, ...] = ()
+    retention: Retention = "limits"
+    messages_max: int | None = None
+    bytes_max: int | None = None
+    age_max_ms: int | None = None
+    subject_messages_max: int | None = None
+    message_bytes_max: int | None = None
+    consumers_max: int | None = None
+    discard_new: bool = False
+    discard_new_per_subject: bool = False
+    dedup_window_ms: int = DEDUP_WINDOW_MS
+    first_seq: int = 1
+    sealed: bool = False
+    deny_delete: bool = False
+    deny_purge: bool = False
+    rollup: bool = False  # messages may ask for it
+    message_ttl: bool = False  # messages may have one
+    marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    name: str
+    durable: bool
+    deliver_policy: DeliverPolicy = "all"
+    start_seq: int = 0
+    start_ms: int = 0
+    ack_policy: AckPolicy = "explicit"
+    ack_wait_ms: int = ACK_WAIT_MS
+    deliveries_max: int | None = None
+    backoff_ms: tuple[int, ...] = ()
+    filters: tuple[bytes, ...] = ()  # empty: all subjects
+    ack_pending_max: int | None = ACK_PENDING_MAX
+    pause_until_ms: int = 0
+    deliver_subject: str | None = None  # push
+    inactive_ms: int | None = None  # None: it stays
+
+
+@lru_cache(maxsize=4096)
+def _of_text(text: str) -> bytes:
+    return text.encode()
+
+
+def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
+    max_age_ms = _ms(config.get("max_age"))
+    window_ms = _ms(config.get("duplicate_window"))
+    if window_ms is None:
+        window_ms = min(DEDUP_WINDOW_MS, max_age_ms or DEDUP_WINDOW_MS)
+    retention = config.get("retention")
+    return StreamSettings(
+        subjects=_subjects(config.get("subjects")),
+        retention=cast(
+            Retention, retention if retention in {"interest", "workqueue"} else "limits"
+        ),
+        messages_max=_limit(config.get("max_msgs")),
+        bytes_max=_limit(config.get("max_bytes")),
+        age_max_ms=max_age_ms,
+        subject_messages_max=_limit(config.get("max_msgs_per_subject")),
+        message_bytes_max=_limit(config.get("max_msg_size")),
+        consumers_max=_limit(config.get("max_consumers")),
+        discard_new=config.get("discard") == "new",
+        discard_new_per_subject=config.get("discard_new_per_subject") is True,
+        dedup_window_ms=window_ms,
+        first_seq=_limit(config.get("first_seq")) or 1,
+        sealed=config.get("sealed") is True,
+        deny_delete=config.get("deny_delete") is True,
+        deny_purge=config.get("deny_purge") is True,
+        rollup=config.get("allow_rollup_hdrs") is True,
+        message_ttl=config.get("allow_msg_ttl") is True,
+        marker_ttl_ms=_ms(config.get("subject_delete_marker_ttl")),
+    )
+
+
+def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
+    """`start_ms` and `pause_until_ms` come as `opt_start_ms` and `pause_until_ms`, in ms since the
+    epoch: who proposes reads the dates.
+    """
+    durable = bool(config.get("durable_name"))
+    backoff = cast("list[Any]", config.get("backoff") or [])
+    backoff_ms = tuple(_ms(each) or 0 for each in backoff if type(each) is int)
+    ack_policy = config.get("ack_policy", "none" if "ack_policy" in config else "explicit")
+    policy = config.get("deliver_policy")
+    filters = _subjects(config.get("filter_subjects")) or _subjects([config.get("filter_subject")])
+    inactive_ms = _ms(config.get("inactive_threshold"))
+    pending_max = config.get("max_ack_pending")
+    return ConsumerSettings(
+        name=str(config.get("name") or config.get("durable_name") or ""),
+        durable=durable,
+        deliver_policy=cast(
+            DeliverPolicy,
+            policy
+            if policy in {"last", "new", "by_start_sequence", "by_start_time", "last_per_subject"}
+            else "all",
+        ),
+        start_seq=_limit(config.get("opt_start_seq")) or 0,
+        start_ms=_limit(config.get("opt_start_ms")) or 0,
+        ack_policy=cast(AckPolicy, ack_policy if ack_policy in {"none", "all"} else "explicit"),
+        ack_wait_ms=backoff_ms[0] if backoff_ms else _ms(config.get("ack_wait")) or ACK_WAIT_MS,
+        deliveries_max=_limit(config.get("max_deliver")),
+        backoff_ms=backoff_ms,
+        filters=filters,
+        ack_pending_max=(
+            None
+            if type(pending_max) is int and pending_max < 0
+            else _limit(pending_max) or ACK_PENDING_MAX
+        ),
+        pause_until_ms=_limit(config.get("pause_until_ms")) or 0,
+        deliver_subject=config.get("deliver_subject") or None,
+        inactive_ms=inactive_ms if inactive_ms or durable else INACTIVE_MS,
+    )
+
+
+def matches(pattern: bytes, subject: bytes) -> bool:
+    """Is the subject, which has no wildcards, one of those that the pattern means?"""
+    if pattern in (subject, b">"):
+        return True
+    wanted, given = pattern.split(b"."), subject.split(b".")
+    for at, token in enumerate(wanted):
+        if token == b">":
+            return len(given) > at
+        if at >= len(given) or (token not in (b"*", given[at])):
+            return False
+    return len(wanted) == len(given)
+
+
+def overlap(one: bytes, other: bytes) -> bool:
+    """Is there a subject that both patterns mean?"""
+    ones, others = one.split(b"."), other.split(b".")
+    for a, b in zip(ones, others, strict=False):
+        if b">" in (a, b):
+            return True
+        if a != b and b"*" not in (a, b):
+            return False
+    return len(ones) == len(others)
+
+
+def _limit(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _ms(ns: Any) -> int | None:
+    """At least 1: a span that is asked for is not none."""
+    return max(1, ns // NS_PER_MS) if type(ns) is int and ns > 0 else None
+
+
+def _subjects(value: Any) -> tuple[bytes, ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(
+        _of_text(each) for each in cast("list[Any]", value) if isinstance(each, str) and each
+    )
