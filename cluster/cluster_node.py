@@ -630,6 +630,10 @@ class ClusterNode:
         flags = (durable, auto_delete, exclusive, node, 0, owner)
         return await self.names.declare(DeclareQueue(vhost, name, arguments, None, None, *flags))
 
+    async def change_stream(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
+        """When this answers ok, every node that is up knows it by these."""
+        return await self.names.change_stream(vhost, name, arguments)
+
     async def remove_queue(
         self,
         vhost: str,

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cluster.catalog.catalog_read_index import CatalogReadIndex
 from cluster.catalog.continuity import ClusterContinuity
@@ -25,10 +26,12 @@ from cluster.machine.checks import is_finite
 from cluster.machine.commands import (
     Barrier,
     ChangeCatalog,
+    ChangeQueue,
     Command,
     DeclareQueue,
     DeleteQueue,
     RemoveQueue,
+    UpdateQueue,
 )
 from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
 from cluster.peers.retries import PATIENCE_S, Retries
@@ -198,6 +201,18 @@ class QueueNames:
             return command
         members = self._place(self._size(command), catalog)
         return replace(command, group=group, members=members)
+
+    async def change_stream(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
+        """Give it these arguments, here and in its group. What does not reach that is done by
+        reconciliation.
+        """
+        outcome = await self.change(ChangeQueue(vhost, name, arguments))
+        info = self._catalog.queue(vhost, name)
+        if outcome.kind == "ok" and info is not None:
+            config = self._catalog.config_of(info.queue)
+            assert config is not None
+            await self._ask_home(info, UpdateQueue(info.queue, config))
+        return outcome
 
     async def may_make_groups(self) -> bool:
         """Most nodes can vote in a new group at once; False: not in time."""

@@ -37,6 +37,11 @@ QUEUE_GROUP = "x-queue-group"
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
 QUORUM = "quorum"
+STREAM = "stream"
+#: JetStream's configuration of a stream, by its names.
+STREAM_CONFIG = "x-stream"
+#: The machine version that brought streams.
+STREAMS_SINCE = 4
 DEDICATED = "dedicated"
 
 
@@ -46,6 +51,12 @@ class ArgumentError:
 
     code: str
     reason: str
+
+
+def _map(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise BadValue("a map of settings")
+    return cast("dict[str, Any]", value)
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -69,11 +80,14 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "x-queue-leader-locator": text(empty=True),
     "x-queue-master-locator": text(empty=True),
     "x-queue-mode": one_of("default", "lazy"),
-    "x-queue-type": one_of(QUORUM, CLASSIC),
+    QUEUE_TYPE: one_of(QUORUM, CLASSIC, STREAM),
     "x-queue-version": integer(1, 2),
     "x-quorum-initial-group-size": integer(1, GROUP_SIZE_MAX),
     "x-single-active-consumer": boolean,
+    STREAM_CONFIG: _map,
 }
+#: Before there were streams.
+_TYPES_BEFORE = one_of(QUORUM, CLASSIC)
 
 ARGUMENT_NAMES = tuple(sorted(_CHECKS))
 
@@ -91,7 +105,7 @@ _NOT_COMPARED = frozenset(
 )
 _COMPARED = _CHECKS.keys() - _NOT_COMPARED
 #: Names that mean something since a later machine version; before it they were kept unseen.
-_SINCE = {DEDUP_HEADER: 3}
+_SINCE = {DEDUP_HEADER: 3, STREAM_CONFIG: STREAMS_SINCE}
 
 
 def compared(version: int) -> Collection[str]:
@@ -102,6 +116,8 @@ def compared(version: int) -> Collection[str]:
 def wrong_value(name: str, value: Any, version: int = MACHINE_VERSION) -> str | None:
     """What the argument of this name may be, when it cannot be this; None for unknown names too."""
     check = _CHECKS.get(name) if _SINCE.get(name, 1) <= version else None
+    if name == QUEUE_TYPE and version < STREAMS_SINCE:
+        check = _TYPES_BEFORE
     try:
         if check is not None:
             check(value)
@@ -139,6 +155,11 @@ def parse_arguments(arguments: Any, version: int = MACHINE_VERSION) -> QueueConf
         )
     if version >= 3 and DEDUP_HEADER in given and not given.get(DEDUP_WINDOW):
         return _bad(f"{DEDUP_HEADER} needs {DEDUP_WINDOW}: for how many ms ids are remembered")
+    if version >= STREAMS_SINCE and (given.get(QUEUE_TYPE) == STREAM) != (STREAM_CONFIG in given):
+        return _bad(
+            f"{QUEUE_TYPE} {STREAM} and {STREAM_CONFIG} need each other: streams are created and"
+            " read by NATS's clients"
+        )
     config = settings_from(cast("Mapping[str, Any]", given))
     if config.delayed_retry_min_ms > config.delayed_retry_max_ms:
         return _bad(
@@ -159,6 +180,8 @@ def settings_from(given: Mapping[str, Any], *, auto_delete: bool = False) -> Que
     retry_min_ms = cast("int", given.get("x-delayed-retry-min", default.delayed_retry_min_ms))
     # A smallest delay over the usual largest one, given alone, moves the largest up with it.
     retry_max_ms = max(default.delayed_retry_max_ms, retry_min_ms)
+    if given.get(QUEUE_TYPE) == STREAM and STREAM_CONFIG in given:
+        return QueueConfig(type=STREAM, stream=given[STREAM_CONFIG])
     return QueueConfig(
         single_active_consumer=given.get("x-single-active-consumer", False),
         max_priority=given.get("x-max-priority", 0),

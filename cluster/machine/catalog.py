@@ -21,6 +21,7 @@ from cluster.machine.catalog_entries import TABLES
 from cluster.machine.catalog_members import Members
 from cluster.machine.catalog_queues import Placing, created
 from cluster.machine.catalog_routing import Routing
+from cluster.machine.catalog_streams import StreamSubjects
 from cluster.machine.catalog_tables import (
     BindingInfo,
     Entries,
@@ -39,6 +40,7 @@ from cluster.machine.commands import (
     Barrier,
     Bind,
     ChangeCatalog,
+    ChangeQueue,
     CreateGroup,
     DeclareExchange,
     DeclareQueue,
@@ -86,6 +88,7 @@ class CatalogMachine:
         self._groups = Groups()
         self._queues = Queues()
         self._entries = Entries(TABLES)
+        self._stream_subjects: dict[str, tuple[int, StreamSubjects]] = {}  # by routing version
         self._routing = routing = Routing(self._queues, lambda: self.version)
         self._policies = Policies(self._entries)
         self._placing = placing = Placing(
@@ -119,6 +122,7 @@ class CatalogMachine:
             GroupHeld: members.group_held,
             CreateGroup: placing.create_group,
             DeclareQueue: placing.declare_queue,
+            ChangeQueue: placing.change_queue,
             RemoveQueue: placing.remove_queue,
             DeclareExchange: routing.declare_exchange,
             DeleteExchange: routing.delete_exchange,
@@ -213,6 +217,18 @@ class CatalogMachine:
 
     def queues_of(self, group: GroupId) -> list[QueueInfo]:
         return self._queues.of_group(group)
+
+    def streams(self, vhost: str) -> list[QueueInfo]:
+        return self._queues.streams(vhost)
+
+    def stream_for(self, vhost: str, subject: bytes) -> QueueInfo | None:
+        """The one that stores what is published to the subject, which has no wildcards."""
+        version = self._routing.version(vhost)
+        known = self._stream_subjects.get(vhost)
+        if known is None or known[0] != version:
+            known = version, StreamSubjects(self._queues.streams(vhost))
+            self._stream_subjects[vhost] = known
+        return known[1].find(subject)
 
     @property
     def next_queue_id(self) -> QueueId:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from cluster.machine.arguments import (
     DEDICATED,
     QUEUE_GROUP,
+    QUEUE_TYPE,
+    STREAM,
+    STREAMS_SINCE,
     ArgumentError,
     compared,
     inequivalence,
@@ -16,6 +20,7 @@ from cluster.machine.arguments import (
 )
 from cluster.machine.catalog_members import wrong_members
 from cluster.machine.catalog_routing import Routing, no_vhost
+from cluster.machine.catalog_streams import overlapping
 from cluster.machine.catalog_tables import (
     Entries,
     GroupInfo,
@@ -27,9 +32,11 @@ from cluster.machine.catalog_tables import (
 )
 from cluster.machine.checks import is_name, shown
 from cluster.machine.commands import (
+    ChangeQueue,
     CreateGroup,
     DeclareQueue,
     ForgetNode,
+    QueueConfig,
     RegisterNode,
     RemoveQueue,
 )
@@ -42,6 +49,7 @@ from cluster.machine.replies import (
     LIMIT_REACHED,
     NO_GROUP,
     NO_NODE,
+    NO_QUEUE,
     Declared,
     Ok,
     Refused,
@@ -150,7 +158,7 @@ class Placing:
         if existing is not None:
             refusal = difference(existing, command, self._version())
             return Applied(refusal or Declared(existing.queue, existing.group, created=False))
-        refusal = self._wrong_new(command)
+        refusal = self._wrong_new(command, config)
         if refusal is not None:
             return Applied(refusal)
         group, effects = self._group_for(command)
@@ -177,9 +185,35 @@ class Placing:
         declared = QueueDeclared(queue, group)
         return Applied(Declared(queue, group, created=True), [*effects, declared])
 
-    def _wrong_new(self, command: DeclareQueue) -> Refused | None:
+    def change_queue(self, command: ChangeQueue) -> Applied:
+        info = self._queues.by_name.get((command.vhost, command.name))
+        if self._version() < STREAMS_SINCE or info is None or info.stream is None:
+            return _refused(NO_QUEUE, f"there is no stream {shown(command.name)}: create it first")
+        config = parse_arguments(command.arguments, self._version())
+        if isinstance(config, ArgumentError):
+            return _refused(config.code, config.reason)
+        if config.stream is None:
+            return _refused(BAD_ARGUMENT, f"stream {info.name} cannot become a queue")
+        others = [each for each in self._queues.streams(info.vhost) if each is not info]
+        refusal = overlapping(config.stream, others)
+        if refusal is not None:
+            return Applied(refusal)
+        self._queues.put(replace(info, arguments=dict(command.arguments)))
+        self._policies.forget_queue(info)
+        self._routing.changed(info.vhost)
+        return Applied(Ok(1), [QueueDeclared(info.queue, info.group)])
+
+    def _wrong_new(self, command: DeclareQueue, config: QueueConfig) -> Refused | None:
         if command.exclusive and not is_name(command.owner):
             return Refused(BAD_ARGUMENT, "an exclusive queue needs the connection that owns it")
+        if config.type == STREAM:
+            if command.node is not None or command.auto_delete:
+                return Refused(
+                    BAD_ARGUMENT, "a stream is durable, of no connection, and stays until deleted"
+                )
+            refusal = overlapping(config.stream, self._queues.streams(command.vhost))
+            if refusal is not None:
+                return refusal
         if len(self._queues) >= QUEUES_MAX:
             return Refused(LIMIT_REACHED, f"the cluster holds {QUEUES_MAX} queues, its limit")
         limits = self._entries.find("vhost_limits", command.vhost) or {}
@@ -316,11 +350,16 @@ def difference(
             " original declaration.",
         )
     reason = (
-        unlike("durable", existing.durable, command.durable, thing)
+        unlike(QUEUE_TYPE, _type_of(existing.arguments), _type_of(command.arguments), thing)
+        or unlike("durable", existing.durable, command.durable, thing)
         or unlike("auto_delete", existing.auto_delete, command.auto_delete, thing)
         or inequivalence(existing.arguments, command.arguments, thing, compared(version))
     )
     return None if reason is None else Refused(INEQUIVALENT, reason)
+
+
+def _type_of(arguments: Mapping[str, Any]) -> str:
+    return STREAM if arguments.get(QUEUE_TYPE) == STREAM else "queue"
 
 
 def _refused(code: str, reason: str) -> Applied:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import cbor2
 
+from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.versions import VERSIONS
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
@@ -76,6 +77,12 @@ class QueueInfo:
     node: NodeId | None = None  # a transient queue: the only node that has it; None: replicated
     incarnation: int = 0  # of that node's process
     owner: str | None = None  # exclusive: the client connection that may use it
+
+    @property
+    def stream(self) -> Mapping[str, Any] | None:
+        """JetStream's configuration, if it is a stream."""
+        arguments = self.arguments
+        return arguments[STREAM_CONFIG] if arguments.get(QUEUE_TYPE) == STREAM else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +212,12 @@ class Queues:
         self.by_name: dict[tuple[str, str], QueueInfo] = {}
         self._of_group: dict[GroupId, dict[QueueId, None]] = {}
         self._of_vhost: dict[str, dict[QueueId, None]] = {}
+        self._streams: dict[str, dict[QueueId, None]] = {}  # those of a vhost
 
     def put(self, info: QueueInfo) -> None:
+        """Or in the place of what had its id."""
+        if info.stream is not None:
+            self._streams.setdefault(info.vhost, {})[info.queue] = None
         self.by_id[info.queue] = info
         self.by_name[info.vhost, info.name] = info
         self._of_group.setdefault(info.group, {})[info.queue] = None
@@ -217,6 +228,8 @@ class Queues:
         del self.by_name[info.vhost, info.name]
         del self._of_group[info.group][info.queue]
         del self._of_vhost[info.vhost][info.queue]
+        if info.stream is not None:
+            del self._streams[info.vhost][info.queue]
 
     def all(self) -> list[QueueInfo]:
         return [self.by_id[queue] for queue in sorted(self.by_id)]
@@ -233,11 +246,15 @@ class Queues:
     def count_of_vhost(self, vhost: str) -> int:
         return len(self._of_vhost.get(vhost, ()))
 
+    def streams(self, vhost: str) -> list[QueueInfo]:
+        return [self.by_id[queue] for queue in sorted(self._streams.get(vhost, ()))]
+
     def adopt(self, other: Queues) -> None:
         self.by_id = dict(other.by_id)
         self.by_name = dict(other.by_name)
         self._of_group = {group: dict(held) for group, held in other._of_group.items()}
         self._of_vhost = {vhost: dict(held) for vhost, held in other._of_vhost.items()}
+        self._streams = {vhost: dict(held) for vhost, held in other._streams.items()}
 
     def dump(self) -> list[Any]:
         return [
@@ -263,6 +280,7 @@ class Queues:
         self.by_name = {}
         self._of_group = {}
         self._of_vhost = {}
+        self._streams = {}
         for row in rows:
             self.put(QueueInfo(*row))
 

@@ -128,7 +128,21 @@ SAMPLES_V3: dict[str, Any] = {
         1, "p", 7, [b"a", b"he"], None, None, {1: ("n1:7", ((9, 0, 4), (12, 3, 2)))}
     ),
 }
-SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3
+SAMPLES_V4: dict[str, Any] = {
+    "create_stream": c.CreateQueue(
+        1, "/", "q", c.QueueConfig(type="stream", stream={"subjects": ["a.>"], "max_msgs": 7})
+    ),
+    "enqueue_subject": c.Enqueue(1, "p", 7, [b"a"], b"NATS/1.0", {6: b"a.b", 7: {1: "id"}}),
+    "purge_stream": c.Purge(1, b"a.*", 9),
+    "purge_stream_keep": c.Purge(1, keep=2),
+    "delete_message": c.DeleteMessage(1, 7),
+    "put_consumer": c.PutConsumer(1, {"name": "c", "ack_policy": "explicit"}, "create"),
+    "drop_consumer": c.DropConsumer(1, "c", 65_536),
+    "fetch": c.Fetch(1, "c", ((7, 100, 0), (8, 1, 4_096))),
+    "acknowledge": c.Acknowledge(1, "c", ((1, 4), (6, 6)), ((7, 1_000), (8, -1)), (9,), (10,)),
+    "change_queue": c.ChangeQueue("/", "q", {"x-queue-type": "stream", "x-stream": {}}),
+}
+SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4
 #: These have had fields added at the end since: their old bytes are read, others are written.
 GROWN = {
     "create_queue",
@@ -152,6 +166,8 @@ REPLIES: list[r.Reply] = [
     r.Got(65_536, [r.Chunk(1, BodyRef(9, 0, 2), 5, 0, 1, [{"reason": "expired"}])], 4),
     r.Declared(3, 2, True),
     r.Committed(7, 6),
+    r.Enqueued(4, 1, 1, ((2, 2),), {1: [0, 3], 2: [10071, 5]}),
+    r.Fetched(65_536, [(7, [r.StreamChunk(4, BodyRef(9, 0, 2), 1, 1, 3, 5_000)], "")]),
 ]
 
 
@@ -210,7 +226,7 @@ def test_a_missing_trailing_field_takes_its_default() -> None:
 
 
 def test_a_surplus_trailing_field_or_setting_is_ignored() -> None:
-    assert decode_command(cbor2.dumps([18, 1, "later", 2])) == c.Purge(1)
+    assert decode_command(cbor2.dumps([19, 1, True, "later", 2])) == c.Pause(1, True)
     assert decode_command(cbor2.dumps([2, 1, {"later": 2}])) == c.UpdateQueue(1, c.QueueConfig())
 
 
@@ -328,8 +344,18 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.lists(st.tuples(numbers, one_of(c.TransactionPart, "steps")), max_size=2)
     if name == "groups":
         return st.lists(numbers, max_size=3)
+    if name == "config" and kind is c.PutConsumer:
+        return st.dictionaries(st.text(max_size=4), opaque, max_size=3)
     if name == "config":
         return fields_of(c.QueueConfig)
+    if name in ("done", "again"):
+        return ranges
+    if name == "requests":
+        return deliveries
+    if name in ("working", "never"):
+        return st.lists(numbers, max_size=3).map(tuple)
+    if name == "stream":
+        return opaque
     if name in ("members", "key") and hint is not str:
         return st.lists(st.text(max_size=4), max_size=3)
     if name == "value":

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.machine.arguments import (
     ARGUMENT_NAMES,
+    STREAM_CONFIG,
     ArgumentError,
     compared,
     inequivalence,
@@ -51,7 +52,7 @@ def test_every_argument_reaches_its_setting() -> None:
         "x-queue-mode": "lazy",
         "x-queue-version": 2,
     }
-    assert set(arguments) == set(ARGUMENT_NAMES)
+    assert set(arguments) == set(ARGUMENT_NAMES) - {STREAM_CONFIG}
     assert parse_arguments(arguments) == QueueConfig(
         single_active_consumer=True,
         max_priority=9,
@@ -114,7 +115,8 @@ def test_a_smallest_retry_delay_alone_may_exceed_the_usual_largest() -> None:
         ({"x-overflow": "drop"}, "one of drop-head, reject-publish, reject-publish-dlx"),
         ({"x-overflow": []}, "one of drop-head"),
         ({"x-single-active-consumer": 1}, "must be true or false"),
-        ({"x-queue-type": "stream"}, "one of quorum, classic"),
+        ({"x-queue-type": "streams"}, "one of quorum, classic, stream"),
+        ({"x-queue-type": "stream"}, "created and read by NATS's clients"),
         ({"x-queue-group": ""}, "non-empty text of at most 255 bytes"),
         ({"x-dead-letter-exchange": "x" * 256}, "text of at most 255 bytes"),
         ({"x-dead-letter-exchange": "\ud800"}, "text of at most 255 bytes"),

@@ -178,11 +178,12 @@ def test_arguments_without_effect_are_kept_and_not_compared(book: Book):
 
 
 def test_a_stream_is_refused_with_or_without_a_single_active_consumer(book: Book):
-    """A40: we have no streams, so the combination cannot be had."""
+    """A40: AMQP cannot make one, so the combination cannot be had."""
+    book.apply(c.UpgradeMachine(4))
     for more in ({}, {"x-single-active-consumer": True}):
         arguments = {"x-queue-type": "stream", **more}
         reason = book.refuses(c.DeclareQueue("/", "q", arguments), BAD_ARGUMENT)
-        assert "one of quorum, classic" in reason
+        assert "created and read by NATS's clients" in reason
 
 
 def test_a_queue_of_no_vhost_is_refused(book: Book):

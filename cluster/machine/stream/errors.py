@@ -9,6 +9,7 @@ DUPLICATE: Final = 0
 
 MESSAGE_TOO_LARGE: Final = 10054
 WRONG_STREAM: Final = 10060
+SUBJECTS_OVERLAP: Final = 10065
 WRONG_LAST_ID: Final = 10070
 WRONG_LAST_SEQUENCE: Final = 10071
 NO_ROOM_MESSAGES: Final = 10077  # and, with the same number, for bytes
