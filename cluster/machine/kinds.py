@@ -1,38 +1,29 @@
 """What the group's machine asks of a queue, whatever its type.
 
-The types are a closed set, named by `QueueConfig.type`. `queue` is the one there is. A retained
-stream, whose consumers are cursors over messages that stay, is another class with these methods
-and another line in `KINDS`, made of the same parts; the group's machine does not change for it.
+The types are a closed set, named by `QueueConfig.type`: queues, from which a message goes to one
+consumer, and streams, whose consumers are cursors over messages that stay. Another one is a class
+with these methods and a line in `KINDS`; the group's machine does not change for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from cluster.machine.checkout import Checkout
-from cluster.machine.commands import QueueCommand
+from cluster.machine.commands import HandedTo, QueueCommand, Ranges
 from cluster.machine.context import ApplyContext, DeadLetterTarget
-from cluster.machine.disposal import Disposal
-from cluster.machine.effects import Effect
+from cluster.machine.effects import DeadLetter, Effect
 from cluster.machine.identity import QueueIdentity
-from cluster.machine.interface import QueueGauges, QueueView, Row, RowState
-from cluster.machine.lifetime import QueueLifetime
-from cluster.machine.limits import QueueLimits
+from cluster.machine.interface import QueueGauges, QueueView, Removed, Row, RowState
 from cluster.machine.queue import Queue
-from cluster.machine.replies import Chunk, Reply
-from cluster.machine.subscribing import Subscriptions
+from cluster.machine.replies import Chunk, Refused, Reply
+from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timed
 from cluster.types import ConsumerKey
 
 
 class QueueKind(DeadLetterTarget, Timed, Protocol):
     identity: QueueIdentity
-    disposal: Disposal
-    checkout: Checkout
-    lifetime: QueueLifetime
-    subscriptions: Subscriptions
-    limits: QueueLimits
 
     @property
     def message_count(self) -> int: ...
@@ -46,13 +37,58 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         """Messages are ready, and those who are subscribed may not have them now."""
         ...
 
+    @property
+    def in_use(self) -> bool:
+        """Somebody is subscribed."""
+        ...
+
+    @property
+    def removed(self) -> Mapping[str, Removed]:
+        """What left it otherwise than settled, by reason; since machine version 2."""
+        ...
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """Room kept for transactions: messages, bytes."""
+        ...
+
     # What changes it; all of this is followed by `advance`.
     def apply(self, context: ApplyContext, command: QueueCommand, /) -> Reply: ...
+    def used(self, now_ms: int, /) -> None:
+        """Its expiry starts anew."""
+
+    def reserve(self, count: int, size: int, /) -> None:
+        """Room for so many messages, of so many bytes in all; of less than none: give it back."""
+
+    # Of the consumers that `consumer_keys` names.
+    def consumer_connected(self, key: ConsumerKey, /, *, connected: bool) -> None:
+        """Its session is suspected, or back."""
+
+    def consumer_was_handed(self, key: ConsumerKey, handed: HandedTo | None, /) -> None:
+        """How far it is, whose session is about to end; None: its node does not know."""
+
+    def end_consumer(self, context: ApplyContext, key: ConsumerKey, /, *, failed: bool) -> None:
+        """Nothing is left of it: all it holds is returned (B11)."""
+
     def set_version(self, version: int, /) -> None: ...
     def close(self, context: ApplyContext, /) -> None: ...
     def advance(self, context: ApplyContext, /) -> None: ...
 
     # Looking.
+    def admits(self, sizes: Sequence[int], /) -> bool:
+        """Would messages of these sizes all be taken now?"""
+        ...
+
+    def lacks(
+        self, consumer: ConsumerKey, ranges: Ranges, token: int | None = None, /
+    ) -> Refused | None:
+        """Why the consumer cannot settle these."""
+        ...
+
+    def dead_letters(self, count: int, /) -> Sequence[DeadLetter]:
+        """The first ones on their way to other groups."""
+        ...
+
     def effects_on_leader(self) -> Sequence[Effect]: ...
     def view(self) -> QueueView: ...
     def gauges(self) -> QueueGauges: ...
@@ -74,4 +110,9 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
     def invariants(self) -> None: ...
 
 
-KINDS: dict[str, Callable[[QueueIdentity, int], QueueKind]] = {"queue": Queue}
+class Kind(NamedTuple):
+    make: Callable[[QueueIdentity, int], QueueKind]
+    since: int  # machine version
+
+
+KINDS: dict[str, Kind] = {"queue": Kind(Queue, 1), "stream": Kind(Stream, 4)}

@@ -195,21 +195,22 @@ class QueueMachine:
     def _create_queue(self, context: ApplyContext, command: CreateQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is not None:
-            queue.lifetime.used(context.now_ms)
+            queue.used(context.now_ms)
             context.touch(queue.id)
             return Ok()
         kind = KINDS.get(command.config.type)
-        if kind is None:
+        if kind is None or self.version < kind.since:
+            names = [name for name, each in KINDS.items() if each.since <= self.version]
             return Refused(
                 BAD_ARGUMENT,
-                f"there is no queue type {command.config.type}, only {', '.join(KINDS)}",
+                f"there is no queue type {command.config.type}, only {', '.join(names)}",
             )
         wrong = wrong_settings(command.config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
         identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
         identity.version, identity.recorder = self.version, self._recorder
-        self._queues[command.queue] = kind(identity, context.now_ms)
+        self._queues[command.queue] = kind.make(identity, context.now_ms)
         if self._recorder is not None:
             self._recorder.queue_created(identity)
         context.touch(command.queue)
@@ -219,7 +220,7 @@ class QueueMachine:
         queue = self._queues.get(command.queue)
         if queue is None:
             return _no_queue(command.queue)
-        if command.if_unused and queue.checkout.consumers.in_use:
+        if command.if_unused and queue.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
         # Until version 2 what was in flight counted too.
         waiting = queue.waiting_count if context.version >= 2 else queue.message_count
@@ -229,7 +230,7 @@ class QueueMachine:
             )
         count = queue.message_count
         queue.close(context)
-        _add(self._removed, queue.disposal.removed)
+        _add(self._removed, queue.removed)
         del self._queues[command.queue]
         self._unchanged.pop(command.queue, None)
         return Ok(count)
@@ -297,7 +298,7 @@ class QueueMachine:
     def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
         """The first ones on their way to other groups."""
         found = self._queues.get(queue)
-        return [] if found is None else found.disposal.dead_letters(count)
+        return [] if found is None else found.dead_letters(count)
 
     def transactions(self) -> Sequence[OpenTransaction]:
         """Decided here and not done by every other group, oldest first."""
@@ -336,7 +337,7 @@ class QueueMachine:
         """
         total = dict(self._removed)
         for queue in self._queues.values():
-            _add(total, queue.disposal.removed)
+            _add(total, queue.removed)
         return total
 
     def overview(self) -> dict[str, Any]:
@@ -472,7 +473,7 @@ class QueueMachine:
             config = snapshot.load_config(config_data)
             identity = QueueIdentity(queue_id, vhost, name, config)
             identity.version = version
-            queue = KINDS[config.type](identity, now_ms)
+            queue = KINDS[config.type].make(identity, now_ms)
             queue.load(state, now_ms)
             self._queues[queue_id] = queue
             self._timetable.schedule(queue)

@@ -28,11 +28,13 @@ from cluster.machine.commands import (
     Fetch,
     Get,
     Handed,
+    HandedTo,
     Pause,
     Purge,
     PutConsumer,
     QueueCommand,
     QueueConfig,
+    Ranges,
     Return,
     SetCredit,
     Settle,
@@ -44,13 +46,14 @@ from cluster.machine.deadletters import DELETED, Deaths
 from cluster.machine.disposal import Disposal, dump_removed, load_removed
 from cluster.machine.effects import (
     ConsumerEnded,
+    DeadLetter,
     DeadLettersReady,
     Effect,
     QueueExpired,
 )
 from cluster.machine.expiry import MessageExpiry
 from cluster.machine.identity import QueueIdentity
-from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Row, RowState
+from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Removed, Row, RowState
 from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.limits import QueueLimits
 from cluster.machine.marks import Mark
@@ -203,6 +206,46 @@ class Queue:
         if (recorder := self.identity.recorder) is not None:
             last, reason = first + len(sizes) - 1, deaths[0]["reason"]
             recorder.dead_lettered(self.identity, first, last, index, offset, reason)
+
+    # --- as a part of the group -------------------------------------------------------------------
+
+    def admits(self, sizes: Sequence[int]) -> bool:
+        return self.limits.admits(sizes)
+
+    def reserve(self, count: int, size: int) -> None:
+        self.limits.reserve(count, size)
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        return self.limits.reserved_count, self.limits.reserved_bytes
+
+    def lacks(
+        self, consumer: ConsumerKey, ranges: Ranges, token: int | None = None
+    ) -> Refused | None:
+        return self.checkout.lacks(consumer, ranges, token)
+
+    def used(self, now_ms: int) -> None:
+        self.lifetime.used(now_ms)
+
+    @property
+    def in_use(self) -> bool:
+        return self.consumers.in_use
+
+    @property
+    def removed(self) -> Mapping[str, Removed]:
+        return self.disposal.removed
+
+    def dead_letters(self, count: int) -> Sequence[DeadLetter]:
+        return self.disposal.dead_letters(count)
+
+    def consumer_connected(self, key: ConsumerKey, *, connected: bool) -> None:
+        self.subscriptions.connected(key, connected=connected)
+
+    def consumer_was_handed(self, key: ConsumerKey, handed: HandedTo | None) -> None:
+        self.subscriptions.was_handed(key, handed)
+
+    def end_consumer(self, context: ApplyContext, key: ConsumerKey, *, failed: bool) -> None:
+        self.subscriptions.end(context, key, failed=failed)
 
     # --- the end of a command ---------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class SessionTable:
         known = {(each.queue, each.consumer): each for each in handed}
         for queue_id, key in session.consumers:
             each = known.get((QueueId(queue_id), ConsumerKey(key)))
-            self._queues[queue_id].subscriptions.was_handed(ConsumerKey(key), each)
+            self._queues[queue_id].consumer_was_handed(ConsumerKey(key), each)
             context.touched[queue_id] = None
 
     def node_down(self, context: ApplyContext, command: NodeDown) -> Reply:
@@ -187,13 +187,13 @@ class SessionTable:
 
     def _connected(self, context: ApplyContext, session: Session, *, connected: bool) -> None:
         for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].subscriptions.connected(ConsumerKey(key), connected=connected)
+            self._queues[queue_id].consumer_connected(ConsumerKey(key), connected=connected)
             context.touched[queue_id] = None
 
     def end(self, context: ApplyContext, session: Session, reason: str, *, failed: bool) -> None:
         context.effects.append(SessionEnded(session.id, reason))
         for queue_id, key in sorted(session.consumers):
-            self._queues[queue_id].subscriptions.end(context, ConsumerKey(key), failed=failed)
+            self._queues[queue_id].end_consumer(context, ConsumerKey(key), failed=failed)
             context.touched[queue_id] = None
         self._remove(session)
 

@@ -9,7 +9,7 @@ are squeezed out when they outnumber the living.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -90,6 +90,38 @@ class Store:
             self._sizes.append(~(self._base + len(self._uneven)))
             self._uneven.extend(sizes)
             stored = sum(sizes)
+        self.bytes += stored
+        self.count += count
+        self.next = first + count
+        mixed = (index << 20) + offset + (count << 8) + now_ms + stored
+        self.chain = (self.chain * CHAIN_FACTOR + mixed) & CHAIN_MASK
+        return first
+
+    def extend(self, count: int, index: int, offset: int, sizes: Sequence[int], now_ms: int) -> int:
+        """As `append`, within the last run where they go on with it: it is one run then, although
+        more than one command stored it, or a command one by one.
+        """
+        slot = len(self._firsts) - 1
+        if slot < self._head or not self._lives[slot]:
+            return self.append(count, index, offset, sizes, now_ms)
+        known = self._counts[slot]
+        first = self.next
+        if (
+            self._indexes[slot] != index
+            or self._offsets[slot] + known != offset
+            or self._times[slot] != now_ms
+            or self._firsts[slot] + known != first
+        ):
+            return self.append(count, index, offset, sizes, now_ms)
+        size = self._sizes[slot]
+        if size < 0 or sizes.count(size) != count:
+            if size >= 0:
+                self._sizes[slot] = ~(self._base + len(self._uneven))
+                self._uneven.extend([size] * known)
+            self._uneven.extend(sizes)
+        stored = sum(sizes)
+        self._counts[slot] = known + count
+        self._lives[slot] += count
         self.bytes += stored
         self.count += count
         self.next = first + count
@@ -256,6 +288,13 @@ class Store:
 
     def time_of(self, position: int) -> int:
         return self._times[self._slot(position)]
+
+    def first_since(self, at_ms: int) -> int:
+        """The first position of the first run stored at that time or later, be it released or not;
+        the next position when there is none.
+        """
+        slot = bisect_left(self._times, at_ms, self._head)
+        return self._firsts[slot] if slot < len(self._firsts) else self.next
 
     def reach(self, position: int, runs: int) -> int:
         """The last position of so many runs, from this live message on."""

@@ -167,17 +167,16 @@ class Transactions:
                 settled.setdefault((step.queue, step.consumer), []).extend(step.ranges)
                 settling.append(step)
         for (queue_id, consumer), ranges in settled.items():
-            refusal = self._queues[queue_id].checkout.lacks(consumer, sorted(ranges))
+            refusal = self._queues[queue_id].lacks(consumer, sorted(ranges))
             if refusal is not None:
                 return refusal
         for step in settling:
-            checkout = self._queues[step.queue].checkout
-            refusal = checkout.lacks(step.consumer, step.ranges, step.token)
+            refusal = self._queues[step.queue].lacks(step.consumer, step.ranges, step.token)
             if refusal is not None:
                 return refusal
         for queue_id, sizes in arriving.items():
             queue = self._queues[queue_id]
-            if not queue.limits.admits(sizes):
+            if not queue.admits(sizes):
                 return _full(queue, len(sizes))
         return None
 
@@ -223,7 +222,7 @@ class Transactions:
                 self._keep_room(kept, -1)
                 return _full(queue, count)
             kept.append((queue_id, count, size))
-            queue.limits.reserve(count, size)
+            queue.reserve(count, size)
         self.reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
         return Ok(len(kept))
 
@@ -248,7 +247,7 @@ class Transactions:
         for queue_id, count, size in wants:
             queue = self._queues.get(queue_id)
             if queue is not None:
-                queue.limits.reserve(sign * count, sign * size)
+                queue.reserve(sign * count, sign * size)
 
     # --- carrying out -----------------------------------------------------------------------------
 
@@ -351,9 +350,7 @@ class Transactions:
                 before = kept.get(queue_id, (0, 0))
                 kept[queue_id] = before[0] + count, before[1] + size
         for queue_id, queue in self._queues.items():
-            assert (queue.limits.reserved_count, queue.limits.reserved_bytes) == kept.get(
-                queue_id, (0, 0)
-            ), "room miscounted"
+            assert queue.reserved == kept.get(queue_id, (0, 0)), "room miscounted"
         for each in self._open.values():
             assert each.groups, "a transaction that is done everywhere is remembered"
         for node in self._nodes.values():

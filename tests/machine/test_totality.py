@@ -17,6 +17,15 @@ from cluster.types import Stamp
 from tests.machine.histories import History
 
 HUGE = 1 << 80
+#: Names in the settings of streams and of their consumers.
+JETSTREAM = [
+    *("subjects", "retention", "max_msgs", "max_bytes", "max_age", "max_msgs_per_subject"),
+    *("max_msg_size", "max_consumers", "discard", "discard_new_per_subject", "duplicate_window"),
+    *("first_seq", "sealed", "deny_delete", "deny_purge", "allow_rollup_hdrs", "allow_msg_ttl"),
+    *("subject_delete_marker_ttl", "name", "durable_name", "deliver_policy", "opt_start_seq"),
+    *("opt_start_ms", "ack_policy", "ack_wait", "max_deliver", "backoff", "filter_subject"),
+    *("filter_subjects", "max_ack_pending", "pause_until_ms", "deliver_subject"),
+]
 integers = st.sampled_from([-HUGE, -1, 0, 1, 2, 5, 99, 1 << 31, 1 << 63, HUGE])
 texts = st.sampled_from(["", "a", "ann", "n1", "~t", "x" * 2_000])
 ranges = st.lists(st.tuples(integers, integers), max_size=3)
@@ -25,11 +34,28 @@ handed = st.builds(c.HandedTo, integers, integers, integers, deliveries)
 deaths = st.sampled_from(
     [[], [{}], "no", [{"queue": "q", "reason": "r", "count": 1, "to": 3}], [1], {"queue": 1}]
 )
+subjects = st.sampled_from([b"", b"a", b"a.b", b"b.*", b">", b"\xff", b"a..", b"x" * 300])
+asked = st.dictionaries(
+    st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, "x"]),
+    st.one_of(integers, texts, subjects, st.sampled_from(["sub", "all", "q", "s"])),
+)
+odd = st.one_of(integers, texts, st.none(), st.booleans(), st.just({}), st.lists(integers))
+values = st.sampled_from(["interest", "workqueue", "new", "none", "all", "last_per_subject", "c"])
+lists = st.lists(texts | st.sampled_from(["a.*", "b", ">"]))
+config_map = st.dictionaries(st.sampled_from(JETSTREAM), odd | values | lists)
 attrs_map = st.dictionaries(
-    st.sampled_from([1, 2, 3, 4, 5, 6, "x"]), st.one_of(integers, texts, deaths, st.none())
+    st.sampled_from([1, 2, 3, 4, 5, 6, 7, "x"]),
+    st.one_of(integers, texts, deaths, st.none(), subjects, asked),
 )
 FIELDS: dict[str, Any] = {
     "int": integers,
+    "bytes | None": st.none() | subjects,
+    "dict[str, Any]": config_map,
+    "Literal['', 'create', 'update']": st.sampled_from(["", "create", "update", "x"]),
+    "Sequence[tuple[int, int, int]]": deliveries,
+    "Sequence[tuple[int, int]]": ranges,
+    "Sequence[int]": st.lists(integers, max_size=3),
+    "ConsumerKey | None": st.none() | integers,
     "int | None": st.none() | integers,
     "str": texts,
     "str | None": st.none() | texts,
@@ -48,6 +74,8 @@ FIELDS: dict[str, Any] = {
     "Sequence[bytes]": st.lists(st.sampled_from([b"", b"body", b"x" * 500]), max_size=4),
     "QueueConfig": st.builds(
         c.QueueConfig,
+        type=st.sampled_from(["queue", "stream", "other"]),
+        stream=st.none() | integers | config_map,
         max_priority=st.integers(0, 255),
         max_length=st.none() | st.integers(0, 9),
         message_ttl_ms=st.none() | st.integers(0, 9),
@@ -68,6 +96,7 @@ CATALOG = (
     c.GroupHeld,
     c.CreateGroup,
     c.DeclareQueue,
+    c.ChangeQueue,
     c.RemoveQueue,
     c.ForgetNode,
     c.ForgetVolatile,
@@ -99,8 +128,28 @@ def test_no_command_whatever_its_numbers_makes_it_raise(seed: int, script: list[
     for _ in history.steps(60):
         pass
     machine = history.machine
+    apply_all(machine, history.index, script)
+
+
+STREAMS = (c.Enqueue, c.Purge, c.DeleteMessage, c.PutConsumer, c.DropConsumer, c.Fetch)
+stream_commands = st.one_of(
+    *(built(kind) for kind in (*STREAMS, c.Acknowledge, c.UpdateQueue, c.Settle, c.Subscribe))
+)
+
+
+@given(st.lists(st.tuples(stream_commands, integers), max_size=20), config_map)
+def test_no_command_to_a_stream_makes_it_raise(script: list[tuple[Any, int]], config: Any):
+    machine = QueueMachine(4)
+    for queue in range(9):
+        created = c.CreateQueue(queue, "/", "q", c.QueueConfig(type="stream", stream=config))
+        machine.apply(Stamp(2 + queue, 1, 0), created)
+        machine.apply(Stamp(20 + queue, 1, 0), c.PutConsumer(queue, {**config, "name": "a"}))
+    apply_all(machine, 40, script)
+
+
+def apply_all(machine: QueueMachine, index: int, script: list[tuple[Any, int]]) -> None:
     for number, (command, now_ms) in enumerate(script):
-        stamp = Stamp(history.index + number + 1, 1, now_ms)
+        stamp = Stamp(index + number + 1, 1, now_ms)
         machine.apply(stamp, command)
         machine.invariants()
     copy = QueueMachine()

@@ -6,14 +6,24 @@ from typing import Final
 
 #: No error: stored before, under the number that comes with it.
 DUPLICATE: Final = 0
+#: No error: stored under the number that comes with it when this batch, or some of it, came before.
+#: To its publisher that is as if it were stored now.
+STORED: Final = -1
 
 MESSAGE_TOO_LARGE: Final = 10054
 WRONG_STREAM: Final = 10060
 SUBJECTS_OVERLAP: Final = 10065
 WRONG_LAST_ID: Final = 10070
 WRONG_LAST_SEQUENCE: Final = 10071
-NO_ROOM_MESSAGES: Final = 10077  # and, with the same number, for bytes
+#: The number that comes with it: 0 for messages, 1 for bytes, 2 for messages of the subject.
+NO_ROOM: Final = 10077
 SEALED: Final = 10109
 NO_ROLLUP: Final = 10111
 NO_TTL: Final = 10166
 WRONG_SUBJECT: Final = 10076  # none of the stream's
+
+# Of consumers; as the `detail` of a refusal.
+CONSUMER_MISSING: Final = 10149
+CONSUMER_EXISTS: Final = 10148
+MANY_UNFILTERED: Final = 10099
+OVERLAPPING_FILTERS: Final = 10100

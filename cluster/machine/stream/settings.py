@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 DEDUP_WINDOW_MS: Final = 120_000
 ACK_WAIT_MS: Final = 30_000
 ACK_PENDING_MAX: Final = 1_000
+FIRST_SEQ_MAX: Final = 1 << 60
 #: An ephemeral consumer that nobody uses goes after so long.
 INACTIVE_MS: Final = 5_000
 
@@ -26,6 +27,11 @@ AckPolicy = Literal["none", "all", "explicit"]
 DeliverPolicy = Literal[
     "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"
 ]
+
+# Of each the first one is what is meant when nothing is said.
+RETENTIONS: Final = get_args(Retention)
+ACK_POLICIES: Final = get_args(AckPolicy)[::-1]
+DELIVER_POLICIES: Final = get_args(DeliverPolicy)
 
 # Keys of the map under `ATTR_ASKED`, of one message.
 ASKED_ID = 1  # text: Nats-Msg-Id
@@ -82,7 +88,7 @@ class ConsumerSettings:
 
 @lru_cache(maxsize=4096)
 def _of_text(text: str) -> bytes:
-    return text.encode()
+    return text.encode("utf-8", "surrogatepass")
 
 
 def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
@@ -90,12 +96,9 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
     window_ms = _ms(config.get("duplicate_window"))
     if window_ms is None:
         window_ms = min(DEDUP_WINDOW_MS, max_age_ms or DEDUP_WINDOW_MS)
-    retention = config.get("retention")
     return StreamSettings(
         subjects=_subjects(config.get("subjects")),
-        retention=cast(
-            Retention, retention if retention in {"interest", "workqueue"} else "limits"
-        ),
+        retention=cast(Retention, _one_of(RETENTIONS, config.get("retention"))),
         messages_max=_limit(config.get("max_msgs")),
         bytes_max=_limit(config.get("max_bytes")),
         age_max_ms=max_age_ms,
@@ -105,7 +108,7 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         discard_new=config.get("discard") == "new",
         discard_new_per_subject=config.get("discard_new_per_subject") is True,
         dedup_window_ms=window_ms,
-        first_seq=_limit(config.get("first_seq")) or 1,
+        first_seq=min(_limit(config.get("first_seq")) or 1, FIRST_SEQ_MAX),
         sealed=config.get("sealed") is True,
         deny_delete=config.get("deny_delete") is True,
         deny_purge=config.get("deny_purge") is True,
@@ -120,25 +123,20 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
     epoch: who proposes reads the dates.
     """
     durable = bool(config.get("durable_name"))
-    backoff = cast("list[Any]", config.get("backoff") or [])
-    backoff_ms = tuple(_ms(each) or 0 for each in backoff if type(each) is int)
-    ack_policy = config.get("ack_policy", "none" if "ack_policy" in config else "explicit")
-    policy = config.get("deliver_policy")
+    backoff = config.get("backoff")
+    waits = cast("list[Any]", backoff) if isinstance(backoff, list) else []
+    backoff_ms = tuple(_ms(each) or 0 for each in waits if type(each) is int)
+    deliver_to = config.get("deliver_subject")
     filters = _subjects(config.get("filter_subjects")) or _subjects([config.get("filter_subject")])
     inactive_ms = _ms(config.get("inactive_threshold"))
     pending_max = config.get("max_ack_pending")
     return ConsumerSettings(
         name=str(config.get("name") or config.get("durable_name") or ""),
         durable=durable,
-        deliver_policy=cast(
-            DeliverPolicy,
-            policy
-            if policy in {"last", "new", "by_start_sequence", "by_start_time", "last_per_subject"}
-            else "all",
-        ),
+        deliver_policy=cast(DeliverPolicy, _one_of(DELIVER_POLICIES, config.get("deliver_policy"))),
         start_seq=_limit(config.get("opt_start_seq")) or 0,
         start_ms=_limit(config.get("opt_start_ms")) or 0,
-        ack_policy=cast(AckPolicy, ack_policy if ack_policy in {"none", "all"} else "explicit"),
+        ack_policy=cast(AckPolicy, _one_of(ACK_POLICIES, config.get("ack_policy"))),
         ack_wait_ms=backoff_ms[0] if backoff_ms else _ms(config.get("ack_wait")) or ACK_WAIT_MS,
         deliveries_max=_limit(config.get("max_deliver")),
         backoff_ms=backoff_ms,
@@ -149,7 +147,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
             else _limit(pending_max) or ACK_PENDING_MAX
         ),
         pause_until_ms=_limit(config.get("pause_until_ms")) or 0,
-        deliver_subject=config.get("deliver_subject") or None,
+        deliver_subject=deliver_to if deliver_to and isinstance(deliver_to, str) else None,
         inactive_ms=inactive_ms if inactive_ms or durable else INACTIVE_MS,
     )
 
@@ -180,6 +178,10 @@ def overlap(one: bytes, other: bytes) -> bool:
 
 def _limit(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
+
+
+def _one_of(choices: tuple[str, ...], value: Any) -> str:
+    return next((each for each in choices if each == value), choices[0])
 
 
 def _ms(ns: Any) -> int | None:

@@ -1,0 +1,502 @@
+"""Whether a stream takes a message, and under which sequence.
+
+A batch in which no message asks for anything is stored as ranges. Where one asks (for its id to be
+new, for the last sequence to be so and so, ...), or may be refused, each is looked at in its turn.
+A batch that comes again is answered as the first time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, NamedTuple, cast
+
+from cluster.machine.admission import BODIES_MAX, NAME_CHARS_MAX, ONLY_BYTES, SEQNO_MAX, is_carrier
+from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue
+from cluster.machine.context import ApplyContext
+from cluster.machine.deadletters import REFUSED
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.marks import TIME_MS_MAX
+from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
+from cluster.machine.stream import errors
+from cluster.machine.stream.leaving import Leaving
+from cluster.machine.stream.publishers import Answer, MessageIds, StreamPublisher, StreamPublishers
+from cluster.machine.stream.retained import Retained
+from cluster.machine.stream.settings import (
+    ASKED_ID,
+    ASKED_LAST,
+    ASKED_LAST_ID,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_STREAM,
+    ASKED_SUBJECT,
+    ASKED_TTL_MS,
+    StreamSettings,
+)
+from cluster.machine.stream.subjects import matcher
+from cluster.machine.stream.table import ConsumerTable
+from cluster.machine.timetable import Deadline
+from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
+
+_ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
+_ROOM_BYTES: Final = (errors.NO_ROOM, 1)
+_ROOM_SUBJECT: Final = (errors.NO_ROOM, 2)
+_TYPES: Final[Mapping[int, type[Any]]] = {
+    ASKED_ID: str,
+    ASKED_STREAM: str,
+    ASKED_LAST: int,
+    ASKED_LAST_SUBJECT: int,
+    ASKED_SUBJECT: bytes,
+    ASKED_LAST_ID: str,
+    ASKED_ROLLUP: str,
+    ASKED_TTL_MS: int,
+}
+
+
+#: What a message asks for, by `settings.ASKED_*`.
+Asked = Mapping[int, Any]
+NOTHING_ASKED: Final[Asked] = {}
+
+
+class Batch(NamedTuple):
+    """One command, looked at."""
+
+    subjects: Sequence[bytes]  # one for all, or one each
+    asked: Sequence[Asked]  # empty: none asks
+    sizes: Sequence[int]  # of bodies and headers
+    large: Large
+
+    def subject(self, place: int) -> bytes:
+        return self.subjects[place if len(self.subjects) > 1 else 0]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of the messages of a batch, by their places."""
+
+    stored: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    answers: list[tuple[int, Answer]] = field(default_factory=list[tuple[int, Answer]])
+
+    def store(self, first: int, last: int, sequence: int) -> None:
+        """At the places from `first` to `last`, from this sequence on."""
+        if self.stored:
+            start, end, known = self.stored[-1]
+            if end + 1 == first and known + end + 1 - start == sequence:
+                self.stored[-1] = (start, last, known)
+                return
+        self.stored.append((first, last, sequence))
+
+    def reply(self) -> Enqueued:
+        answers = dict(self.answers)
+        runs = list(self.stored)
+        count = 0
+        first = 0
+        while runs:
+            start, end, sequence = runs[-1]
+            size = end - start + 1
+            if first and sequence + size != first:
+                break
+            first = sequence
+            count += size
+            runs.pop()
+        for start, end, sequence in runs:
+            for place in range(start, end + 1):
+                answers[place] = (errors.STORED, sequence + place - start)
+                count += 1
+        if not answers:
+            return Enqueued(first, count)
+        refused = sorted(place for place, (code, _) in answers.items() if code > 0)
+        duplicates = sum(code == errors.DUPLICATE for code, _ in answers.values())
+        packed = {place: list(answer) for place, answer in sorted(answers.items())}
+        return Enqueued(first, count, duplicates, _ranges(refused), packed)
+
+
+@dataclass(eq=False, slots=True)
+class Appending:
+    """Owns what the stream remembers of publishers: their numbers, ids, parts of large bodies."""
+
+    identity: QueueIdentity
+    retained: Retained
+    leaving: Leaving
+    table: ConsumerTable
+    deadline: Deadline
+    settings: StreamSettings
+    publishers: StreamPublishers = field(default_factory=StreamPublishers)
+    ids: MessageIds = field(default_factory=MessageIds)
+    uploads: Uploads = field(default_factory=Uploads)
+    reserved_count: int = 0
+    reserved_bytes: int = 0
+
+    def keep_part(self, context: ApplyContext, command: BodyPart) -> Reply:
+        reply = self.uploads.keep(context, command)
+        self.look_ahead()
+        return reply
+
+    def look_ahead(self) -> None:
+        due_ms = self.uploads.due_ms
+        if due_ms is not None:
+            self.deadline.wake_at(due_ms)
+
+    def enqueue(self, context: ApplyContext, command: Enqueue) -> Reply:
+        """Store what is taken, and say of the rest why it is not."""
+        count, publisher, seqno = len(command.bodies), command.publisher, command.seqno
+        asks = count == 0 and seqno == 0 and publisher is not None
+        if not (1 <= count <= BODIES_MAX or asks):
+            return Refused(BAD_ARGUMENT, f"a batch holds from 1 to {BODIES_MAX} bodies")
+        known: StreamPublisher | None = None
+        skip = 0
+        if publisher is not None:
+            if not (1 <= seqno <= SEQNO_MAX or asks) or not 1 <= len(publisher) <= NAME_CHARS_MAX:
+                return Refused(
+                    BAD_ARGUMENT,
+                    f"a publisher has a name of 1 to {NAME_CHARS_MAX} characters"
+                    f" and numbers its messages from 1",
+                )
+            found = self.publishers.known(publisher, context.now_ms)
+            known = found if isinstance(found, StreamPublisher) else None
+            last = 0 if known is None else known.last
+            if asks or (seqno > last + 1 and not is_carrier(publisher)):
+                return Refused(
+                    OUT_OF_SEQUENCE,
+                    f"publisher {publisher} sent up to {last}: send from {last + 1} on, in order",
+                    last + 1,
+                )
+            skip = max(0, min(count, last + 1 - seqno))
+        batch = self._read(context, command, skip)
+        if not isinstance(batch, Batch):
+            return batch
+        outcome = _Outcome()
+        if known is not None and skip:
+            _recall(known, seqno, skip, outcome)
+        before_stored, before_answers = len(outcome.stored), len(outcome.answers)
+        if skip < count:
+            if self._is_plain(context, batch):
+                self._store_all(context, command, batch, skip, outcome)
+            else:
+                self._store_each(context, command, batch, skip, outcome)
+        for name, _ in batch.large.values():
+            self.uploads.end(name)
+        if publisher is not None:
+            heard = self.publishers.heard(publisher, seqno + count - 1, context.now_ms)
+            if skip < count:
+                fresh = outcome.stored[max(0, before_stored - 1) :]
+                stored = [
+                    (max(first, skip), last, sequence + max(0, skip - first))
+                    for first, last, sequence in fresh
+                    if last >= skip
+                ]
+                heard.note(seqno, stored, outcome.answers[before_answers:])
+        return outcome.reply()
+
+    # --- reading the command ----------------------------------------------------------------------
+
+    def _read(self, context: ApplyContext, command: Enqueue, skip: int) -> Batch | Refused:
+        bodies, attrs = command.bodies, command.attrs
+        if not ONLY_BYTES.issuperset(map(type, bodies)):
+            return Refused(BAD_ARGUMENT, "a body is bytes")
+        count = len(bodies)
+        if isinstance(attrs, (list, tuple)):
+            each = cast("Sequence[Any]", attrs)
+            if len(each) != count:
+                return Refused(
+                    BAD_ARGUMENT, f"there are {count} bodies and {len(each)} sets of attributes"
+                )
+        else:
+            each = [attrs]
+        subjects: list[bytes] = []
+        asked: list[Asked] = []
+        for one in each:
+            read = _attributes(one)
+            if isinstance(read, str):
+                return Refused(BAD_ARGUMENT, read)
+            subjects.append(read[0])
+            asked.append(read[1])
+        if not any(asked):
+            asked = []
+        elif len(asked) == 1:
+            asked *= count
+        if len(subjects) > 1 and subjects.count(subjects[0]) == count:
+            del subjects[1:]
+        sizes = list(map(len, bodies))
+        large = NONE_LARGE
+        if command.large is not None:
+            found = large_of(command)
+            lacks = found if isinstance(found, str) else self.uploads.lacking(found, skip)
+            if lacks is not None:
+                return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
+            assert not isinstance(found, str)
+            large = found
+            for place, (_, parts) in large.items():
+                sizes[place] += sum(size for _, _, size in parts)
+        meta = command.meta
+        if isinstance(meta, bytes):
+            sizes = [size + len(meta) for size in sizes]
+        elif isinstance(meta, (list, tuple)):
+            for place, one in enumerate(cast("Sequence[Any]", meta)[:count]):
+                if isinstance(one, bytes):
+                    sizes[place] += len(one)
+        return Batch(subjects, asked, sizes, large)
+
+    def _is_plain(self, context: ApplyContext, batch: Batch) -> bool:
+        """Will all of it be taken, whatever is there?"""
+        settings = self.settings
+        if batch.asked or batch.large or settings.sealed or settings.retention == "interest":
+            return False
+        if settings.discard_new and not context.decided:
+            return False
+        most = settings.message_bytes_max
+        if most is not None and max(batch.sizes) > most:
+            return False
+        return all(map(self._takes, dict.fromkeys(batch.subjects)))
+
+    def _takes(self, subject: bytes) -> bool:
+        """Is it one of the stream's? What has none came by another door."""
+        wanted = self.settings.subjects
+        return not subject or not wanted or bool(matcher(wanted)(subject))
+
+    # --- storing ----------------------------------------------------------------------------------
+
+    def _store_all(
+        self,
+        context: ApplyContext,
+        command: Enqueue,
+        batch: Batch,
+        skip: int,
+        outcome: _Outcome,
+    ) -> None:
+        retained, last = self.retained, len(batch.sizes) - 1
+        count = last + 1 - skip
+        id_for = retained.subjects.id_for
+        index, offset = context.index, context.body_offset + skip
+        sizes = batch.sizes[skip:] if skip else batch.sizes
+        if len(batch.subjects) == 1:
+            subject = batch.subjects[0]
+            if subject:
+                length = len(subject)
+                sizes = [size + length for size in sizes]
+            subject_id = id_for(subject)
+            first = retained.append(subject_id, index, offset, sizes, context.now_ms)
+            counts = {subject_id: count}
+        else:
+            subjects = batch.subjects[skip:] if skip else batch.subjects
+            sizes = [size + len(subject) for size, subject in zip(sizes, subjects, strict=True)]
+            ids = list(map(id_for, subjects))
+            first = retained.append(ids, index, offset, sizes, context.now_ms)
+            counts = dict(Counter(ids))
+        self.table.appended(counts)
+        self.ids.last = ""
+        outcome.store(skip, last, first)
+        self._record(context, command, skip, last, first)
+        self.leaving.enforce(context, counts)
+
+    def _store_each(
+        self,
+        context: ApplyContext,
+        command: Enqueue,
+        batch: Batch,
+        skip: int,
+        outcome: _Outcome,
+    ) -> None:
+        self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
+        refused = 0
+        for place in range(skip, len(batch.sizes)):
+            asked = batch.asked[place] if batch.asked else NOTHING_ASKED
+            subject, size = batch.subject(place), batch.sizes[place]
+            answer = self._answer(context, subject, size, asked)
+            if answer is not None:
+                outcome.answers.append((place, answer))
+                refused += answer[0] > 0
+                continue
+            sequence = self._store(context, command, place, subject, size, batch.large)
+            outcome.store(place, place, sequence)
+            self._do_asked(context, subject, sequence, asked)
+        if refused:
+            self.leaving.count(context, REFUSED, refused)
+
+    def _store(
+        self,
+        context: ApplyContext,
+        command: Enqueue,
+        place: int,
+        subject: bytes,
+        size: int,
+        large: Large,
+    ) -> int:
+        retained = self.retained
+        if self.settings.retention == "interest" and not self.table.is_wanted(subject):
+            retained.mix(len(subject))
+            return retained.skip(1)
+        subject_id = retained.subjects.id_for(subject)
+        index, offset = context.index, context.body_offset + place
+        sizes = [size + len(subject)]
+        sequence = retained.append(subject_id, index, offset, sizes, context.now_ms)
+        if place in large:
+            _, parts = large[place]
+            retained.add_parts(sequence, _ranges(sorted({entry for entry, _, _ in parts})))
+        self.table.appended({subject_id: 1})
+        self._record(context, command, place, place, sequence)
+        self.leaving.enforce(context, (subject_id,))
+        return sequence
+
+    def _record(
+        self, context: ApplyContext, command: Enqueue, first: int, last: int, sequence: int
+    ) -> None:
+        """Messages at these places were stored from this sequence on."""
+        if (recorder := self.identity.recorder) is not None:
+            recorder.published(
+                self.identity,
+                sequence,
+                sequence + last - first,
+                context.index,
+                context.body_offset + first,
+                command.publisher,
+                command.seqno and command.seqno + first,
+            )
+
+    def _do_asked(self, context: ApplyContext, subject: bytes, sequence: int, asked: Asked) -> None:
+        """What a message asks for that was just stored."""
+        message_id: str = asked.get(ASKED_ID, "")
+        self.ids.last = message_id
+        if not asked:
+            return
+        if message_id:
+            self.ids.remember(message_id, sequence, context.now_ms)
+        ttl_ms: int | None = asked.get(ASKED_TTL_MS)
+        if ttl_ms is not None and self.retained.is_live(sequence):
+            at_ms = context.now_ms + min(ttl_ms, TIME_MS_MAX) if ttl_ms > 0 else 0
+            self.leaving.live_until(sequence, at_ms)
+        rollup = asked.get(ASKED_ROLLUP)
+        if rollup == "all":
+            self.leaving.roll_up(context, sequence)
+        elif rollup:
+            self.leaving.roll_up(context, sequence, subject)
+
+    # --- whether it is taken ----------------------------------------------------------------------
+
+    def _answer(
+        self, context: ApplyContext, subject: bytes, size: int, asked: Asked
+    ) -> Answer | None:
+        """Why it is not stored; None: it is."""
+        settings = self.settings
+        last = self.retained.next - 1
+        if settings.sealed:
+            return errors.SEALED, last
+        if not self._takes(subject):
+            return errors.WRONG_SUBJECT, last
+        if asked:
+            answer = self._objection(subject, asked, last)
+            if answer is not None:
+                return answer
+        if settings.message_bytes_max is not None and size > settings.message_bytes_max:
+            return errors.MESSAGE_TOO_LARGE, last
+        if settings.discard_new and not context.decided:
+            return self._lacks_room(subject, size)
+        return None
+
+    def _objection(self, subject: bytes, asked: Asked, last: int) -> Answer | None:
+        settings, retained = self.settings, self.retained
+        if ASKED_TTL_MS in asked and not settings.message_ttl:
+            return errors.NO_TTL, last
+        if asked.get(ASKED_STREAM, self.identity.name) != self.identity.name:
+            return errors.WRONG_STREAM, last
+        message_id: str = asked.get(ASKED_ID, "")
+        if message_id and (known := self.ids.find(message_id)):
+            return errors.DUPLICATE, known
+        if ASKED_LAST_SUBJECT in asked:
+            found = retained.subjects.last_matching(asked.get(ASKED_SUBJECT, subject))
+            if found != asked[ASKED_LAST_SUBJECT]:
+                return errors.WRONG_LAST_SEQUENCE, found
+        if asked.get(ASKED_LAST, last) != last:
+            return errors.WRONG_LAST_SEQUENCE, last
+        if asked.get(ASKED_LAST_ID, self.ids.last) != self.ids.last:
+            return errors.WRONG_LAST_ID, last
+        if asked.get(ASKED_ROLLUP) and (not settings.rollup or settings.deny_purge):
+            return errors.NO_ROLLUP, last
+        return None
+
+    def _lacks_room(self, subject: bytes, size: int) -> Answer | None:
+        settings, retained = self.settings, self.retained
+        subjects = retained.subjects
+        size += len(subject)
+        subject_id = subjects.id_of(subject)
+        most = settings.subject_messages_max
+        is_full = most is not None and subject_id > 0 and subjects.counts[subject_id] >= most
+        if is_full and settings.discard_new_per_subject:
+            return _ROOM_SUBJECT
+        count_max, bytes_max = settings.messages_max, settings.bytes_max
+        # A message that takes the place of another of its subject needs no room of its own.
+        held = retained.count + self.reserved_count
+        if count_max is not None and held >= count_max and not is_full:
+            return _ROOM_MESSAGES
+        if bytes_max is not None:
+            freed = retained.size_of(subjects.first_of(subject_id)) if is_full else 0
+            if retained.bytes + self.reserved_bytes + size - freed > bytes_max:
+                return _ROOM_BYTES
+        return None
+
+    def takes_all(self, count: int, sizes: Iterable[int]) -> bool:
+        """Is there surely room for so many more, with nothing to refuse?"""
+        settings, retained = self.settings, self.retained
+        if settings.sealed:
+            return False
+        if not settings.discard_new:
+            return True
+        count += retained.count + self.reserved_count
+        size = sum(sizes) + retained.bytes + self.reserved_bytes
+        return (settings.messages_max is None or count <= settings.messages_max) and (
+            settings.bytes_max is None or size <= settings.bytes_max
+        )
+
+
+def _attributes(attrs: Any) -> tuple[bytes, Asked] | str:
+    """Subject and what is asked, of one message; or what is wrong with them."""
+    if attrs is None:
+        return b"", NOTHING_ASKED
+    if not isinstance(attrs, dict):
+        return "attributes must be a map"
+    given = cast("dict[Any, Any]", attrs)
+    subject = given.get(ATTR_SUBJECT, b"")
+    asked = given.get(ATTR_ASKED)
+    if type(subject) is not bytes:
+        return "a subject is bytes"
+    if asked is None:
+        return subject, NOTHING_ASKED
+    if not isinstance(asked, dict):
+        return "what is asked is a map"
+    wanted = cast("dict[Any, Any]", asked)
+    for key, value in wanted.items():
+        wanted_type = _TYPES.get(key)
+        if wanted_type is not None and type(value) is not wanted_type:
+            return f"what is asked by {key!r} has a wrong type"
+    return subject, wanted
+
+
+def _recall(known: StreamPublisher, seqno: int, count: int, outcome: _Outcome) -> None:
+    """What became of messages that came before."""
+    last = seqno + count - 1
+    found: list[tuple[int, int, int, Answer | None]] = [
+        (first, end, first + ahead, None) for first, end, ahead in known.stored.pieces(seqno, last)
+    ]
+    found += [(first, end, 0, answer) for first, end, answer in known.answers.pieces(seqno, last)]
+    number = seqno
+    for first, end, sequence, answer in [*sorted(found), (last + 1, last, 0, None)]:
+        # Of what is between them nobody knows any more as what it was stored.
+        outcome.answers += [
+            (forgotten - seqno, (errors.DUPLICATE, 0)) for forgotten in range(number, first)
+        ]
+        number = end + 1
+        if answer is not None:
+            outcome.answers += [(each - seqno, answer) for each in range(first, end + 1)]
+        elif first <= end:
+            outcome.store(first - seqno, end - seqno, sequence)
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Of ascending ones, neighbours as one."""
+    found: list[tuple[int, int]] = []
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        found.append((run[0], run[-1]))
+    return found

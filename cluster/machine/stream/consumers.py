@@ -1,0 +1,458 @@
+"""Consumers of a stream: cursors with names, over messages that stay.
+
+What a consumer has yet to get is counted, never listed: the messages at its cursor and behind that
+its filter means, and those picked for it when it was made (`last_per_subject`). What was delivered
+and is to be acknowledged is held as ranges; when its time is over, or it is given back, it waits
+to be delivered again, before anything new.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple
+
+from cluster.machine.marks import TIME_MS_MAX
+from cluster.machine.replies import StreamChunk
+from cluster.machine.runs import RangeMap
+from cluster.machine.stream.retained import Retained
+from cluster.machine.stream.settings import ConsumerSettings, consumer_settings
+from cluster.machine.stream.subjects import Filter
+from cluster.types import ConsumerKey
+
+#: Of a consumer's configuration, what is never changed.
+AS_CREATED: Final = ("deliver_policy", "opt_start_seq", "opt_start_ms", "ack_policy")
+#: Messages that one command hands out at most.
+FETCHED_MAX: Final = 65_536
+TOO_LARGE: Final = "too_large"
+#: Deadlines of what is held no longer, beside one for each range that is.
+DEADLINES_SLACK: Final = 64
+#: So many given back are taken out of the waiting ones one by one.
+TAKEN_ONE_BY_ONE: Final = 8
+
+
+class Held(NamedTuple):
+    """Of messages that are to be acknowledged."""
+
+    ahead: int  # the consumer's number of the first delivery, less the sequence
+    deliveries: int  # so far
+    due_ms: int  # to be acknowledged by then; 0: it waits to be delivered again
+
+
+class ConsumerInfo(NamedTuple):
+    delivered_consumer: int  # deliveries so far
+    delivered_stream: int  # highest sequence delivered
+    last_delivered_ms: int  # 0: nothing yet
+    floor_consumer: int  # all deliveries up to here are acknowledged
+    floor_stream: int
+    last_ack_ms: int
+    ack_pending: int
+    redelivered: int
+    pending: int
+
+
+class Given(NamedTuple):
+    """What one request gets."""
+
+    number: int
+    chunks: list[StreamChunk]
+    note: str
+
+
+class StreamConsumer:
+    __slots__ = (
+        "_deadlines",
+        "again",
+        "config",
+        "created_ms",
+        "cursor",
+        "delivered",
+        "delivered_ms",
+        "delivered_stream",
+        "exhausted",
+        "filter",
+        "floor",
+        "floor_ms",
+        "floor_stream",
+        "held",
+        "key",
+        "paused",
+        "pending",
+        "picked",
+        "settings",
+        "was_ready",
+    )
+
+    def __init__(self, key: ConsumerKey, config: dict[str, Any], created_ms: int) -> None:
+        self.key = key
+        self.config = config
+        self.settings: ConsumerSettings = consumer_settings(config)
+        self.created_ms = created_ms
+        self.filter: Filter = NO_FILTER
+        self.cursor = 1  # first sequence that it was not given, of those that come in order
+        #: Sequences below the cursor that come before it.
+        self.picked: RangeMap[None] = RangeMap()
+        self.pending = 0  # messages that it has yet to get
+        self.held: RangeMap[Held] = RangeMap()
+        self.again: deque[int] = deque()  # of those held, that wait: the first one is next
+        #: Delivered too often, yet they stay; an acknowledgement may still come.
+        self.exhausted: RangeMap[None] = RangeMap()
+        self.delivered = 0
+        self.delivered_stream = 0
+        self.delivered_ms = 0
+        self.floor = 0
+        self.floor_stream = 0
+        self.floor_ms = 0  # when something was last acknowledged
+        self.paused = False
+        self.was_ready = False  # when the last command was done
+        #: (due ms, first, last), some out of date; none is missing.
+        self._deadlines: list[tuple[int, int, int]] = []
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        """What it said of its beginning and of how it acknowledges holds on."""
+        kept = {name: self.config[name] for name in AS_CREATED if name in self.config}
+        self.config = {name: config[name] for name in config if name not in AS_CREATED} | kept
+        self.settings = consumer_settings(self.config)
+
+    # --- what it may have -------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """So many new messages may be handed out before others are acknowledged."""
+        most = self.settings.ack_pending_max
+        if most is None or self.settings.ack_policy == "none":
+            return FETCHED_MAX
+        return max(0, most - self.held.count)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Something could be handed out now."""
+        return not self.paused and (bool(self.again) or (self.pending > 0 and self.room > 0))
+
+    def wants(self, subject_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of these messages of one subject it has yet to get or to acknowledge."""
+        if not self.filter.means(subject_id):
+            return []
+        found = [(start, end) for start, end, _ in self.held.pieces(first, last)]
+        found += [(start, end) for start, end, _ in self.picked.pieces(first, last)]
+        if last >= self.cursor:
+            found.append((max(first, self.cursor), last))
+        return sorted(found)
+
+    # --- handing out ------------------------------------------------------------------------------
+
+    def fetch(
+        self, retained: Retained, requests: Sequence[tuple[int, int, int]], now_ms: int
+    ) -> list[Given]:
+        given: list[Given] = []
+        left = FETCHED_MAX
+        for number, count, size in requests:
+            request = _Request(min(count, left), size)
+            while request.count > 0 and not request.note and self.may_fetch:
+                if self.again:
+                    self._give_again(retained, request, now_ms)
+                else:
+                    self._give_new(retained, request, now_ms)
+            if request.chunks or request.note:
+                given.append(Given(number, request.chunks, request.note))
+                left -= max(0, min(count, left) - request.count)
+        return given
+
+    def _give_again(self, retained: Retained, request: _Request, now_ms: int) -> None:
+        sequence = self.again[0]
+        if not request.fitting([retained.size_of(sequence)]):
+            return
+        self.again.popleft()
+        held = self.held.get(sequence)
+        assert held is not None, "what is to be delivered again is not held"
+        count = held.deliveries + 1
+        self.delivered += 1
+        self.delivered_ms = now_ms
+        self._hold(sequence, sequence, Held(held.ahead, count, self._due_ms(count, now_ms)))
+        for _, _, bodies, stored_ms in retained.pieces(sequence, sequence):
+            chunk = StreamChunk(sequence, bodies, self.delivered, count, self.pending, stored_ms)
+            request.chunks.append(chunk)
+
+    def _give_new(self, retained: Retained, request: _Request, now_ms: int) -> None:
+        most = min(request.count, self.room)
+        if self.picked:
+            first, last = self.picked.head
+            last = min(last, first + most - 1)
+        else:
+            first = retained.next_of(self.filter, self.cursor)
+            last = retained.run_of(self.filter, first, first + most - 1)
+        if request.by_bytes:
+            fitting = request.fitting(retained.sizes_of(first, last))
+            if not fitting:
+                return
+            last = first + fitting - 1
+        else:
+            request.count -= last - first + 1
+        if self.picked:
+            self.picked.cut(first, last)
+        else:
+            self.cursor = last + 1
+        if self.settings.ack_policy != "none":
+            due_ms = self._due_ms(1, now_ms)
+            self._hold(first, last, Held(self.delivered + 1 - first, 1, due_ms), fresh=True)
+        for start, end, bodies, stored_ms in retained.pieces(first, last):
+            request.chunks.append(
+                StreamChunk(start, bodies, self.delivered + 1, 1, self.pending - 1, stored_ms)
+            )
+            self.delivered += end - start + 1
+            self.pending -= end - start + 1
+        self.delivered_stream = last
+        self.delivered_ms = now_ms
+        if self.settings.ack_policy == "none":
+            self.floor, self.floor_stream = self.delivered, last
+
+    def _due_ms(self, deliveries: int, now_ms: int) -> int:
+        backoff = self.settings.backoff_ms
+        wait_ms = backoff[min(deliveries, len(backoff)) - 1] if backoff else 0
+        return now_ms + max(1, min(wait_ms or self.settings.ack_wait_ms, TIME_MS_MAX))
+
+    def _hold(self, first: int, last: int, held: Held, *, fresh: bool = False) -> None:
+        if fresh:
+            self.held.put(first, last, held)
+        else:
+            self.held.assign(first, last, held)
+        heappush(self._deadlines, (held.due_ms, first, last))
+        if len(self._deadlines) > 2 * self.held.range_count + DEADLINES_SLACK:
+            self._plan_anew()
+
+    # --- what becomes of it -----------------------------------------------------------------------
+
+    def done(self, first: int, last: int) -> list[tuple[int, int]]:
+        """These are acknowledged, as far as they are held. Answers which were."""
+        pieces = [(start, end) for start, end, _ in self._cut(first, last)]
+        if self.exhausted:
+            pieces += [(start, end) for start, end, _ in self.exhausted.cut(first, last)]
+        return pieces
+
+    def _cut(self, first: int, last: int) -> list[tuple[int, int, Held]]:
+        """They are held no longer."""
+        pieces = self.held.cut(first, last)
+        if self.again:
+            waiting = [(start, end) for start, end, held in pieces if not held.due_ms]
+            self._wait_no_more(waiting)
+        return pieces
+
+    def _wait_no_more(self, ranges: Sequence[tuple[int, int]]) -> None:
+        count = sum(last - first + 1 for first, last in ranges)
+        if count <= TAKEN_ONE_BY_ONE:
+            for first, last in ranges:
+                for sequence in range(first, last + 1):
+                    self.again.remove(sequence)
+        else:
+            gone = {at for first, last in ranges for at in range(first, last + 1)}
+            self.again = deque(each for each in self.again if each not in gone)
+
+    def acknowledged(self, now_ms: int) -> None:
+        """Something was: the floor may rise."""
+        self.floor_ms = now_ms
+        self.raise_floor()
+
+    def raise_floor(self) -> None:
+        """To what is below all that is held."""
+        if not self.held:
+            floor, stream = self.delivered, max(self.delivered_stream, self.floor_stream)
+        else:
+            first = self.held.head[0]
+            held = self.held.get(first)
+            assert held is not None
+            floor, stream = first + held.ahead - 1, first - 1
+        self.floor, self.floor_stream = max(self.floor, floor), max(self.floor_stream, stream)
+
+    def give_back(self, sequence: int, delay_ms: int, now_ms: int) -> Held | None:
+        """It is to be delivered again, after that or at once. None: it is not held, or waits
+        already.
+        """
+        held = self.held.get(sequence)
+        if held is None or not held.due_ms:
+            return None
+        if delay_ms > 0:
+            due_ms = now_ms + min(delay_ms, TIME_MS_MAX)
+            self._hold(sequence, sequence, held._replace(due_ms=due_ms))
+        return held
+
+    def wait_again(self, first: int, last: int, held: Held) -> bool:
+        """Their time is over: they are delivered again, or not any more if that was too often.
+        False: the latter.
+        """
+        most = self.settings.deliveries_max
+        if most is not None and held.deliveries >= most:
+            self.held.cut(first, last)
+            self.exhausted.put(first, last, None)
+            return False
+        self.held.assign(first, last, held._replace(due_ms=0))
+        self.again.extend(range(first, last + 1))
+        return True
+
+    def works(self, sequence: int, now_ms: int) -> bool:
+        """Its time starts anew."""
+        held = self.held.get(sequence)
+        if held is None:
+            return False
+        if not held.due_ms:
+            self.again.remove(sequence)
+        due_ms = self._due_ms(held.deliveries, now_ms)
+        self._hold(sequence, sequence, held._replace(due_ms=due_ms))
+        return True
+
+    def take_due(self, now_ms: int) -> list[tuple[int, int, Held]]:
+        """What should have been acknowledged by now, ascending."""
+        heap = self._deadlines
+        due: dict[tuple[int, int], Held] = {}
+        while heap and heap[0][0] <= now_ms:
+            _, first, last = heappop(heap)
+            for start, end, held in self.held.pieces(first, last):
+                if 0 < held.due_ms <= now_ms:
+                    due[start, end] = held
+        found: list[tuple[int, int, Held]] = []
+        before = 0
+        for (first, last), held in sorted(due.items()):  # parts of one range may have come twice
+            if last > before:
+                found.append((max(first, before + 1), last, held))
+                before = last
+        return found
+
+    @property
+    def due_ms(self) -> int | None:
+        """Perhaps too early, never too late."""
+        heap = self._deadlines
+        due_ms = heap[0][0] if heap else None
+        if self.paused:
+            until_ms = self.settings.pause_until_ms
+            due_ms = until_ms if due_ms is None else min(due_ms, until_ms)
+        return due_ms
+
+    def removed(self, first: int, last: int, subject_id: int) -> None:
+        """These messages of one subject are gone from the stream."""
+        if last >= self.cursor and self.filter.means(subject_id):
+            self.pending -= last - max(first, self.cursor) + 1
+        if self.picked:
+            self.pending -= sum(e - s + 1 for s, e, _ in self.picked.cut(first, last))
+        if self.held and self.held.head[0] <= last and self._cut(first, last):
+            self.raise_floor()
+        if self.exhausted:
+            self.exhausted.cut(first, last)
+
+    def all_removed(self, next_sequence: int) -> None:
+        """No message is left."""
+        self.pending = 0
+        self.picked.clear()
+        self.held.clear()
+        self.again.clear()
+        self.exhausted.clear()
+        self._deadlines.clear()
+        self.cursor = max(self.cursor, next_sequence)
+        self.raise_floor()
+
+    # --- looking, and snapshots -------------------------------------------------------------------
+
+    def info(self) -> ConsumerInfo:
+        again = sum(last - first + 1 for first, last, held in self.held if held.deliveries > 1)
+        return ConsumerInfo(
+            delivered_consumer=self.delivered,
+            delivered_stream=self.delivered_stream,
+            last_delivered_ms=self.delivered_ms,
+            floor_consumer=self.floor,
+            floor_stream=self.floor_stream,
+            last_ack_ms=self.floor_ms,
+            ack_pending=self.held.count,
+            redelivered=again + self.exhausted.count,
+            pending=self.pending,
+        )
+
+    def dump(self) -> list[Any]:
+        firsts, lasts, held = self.held.dump()
+        return [
+            self.key,
+            self.config,
+            self.created_ms,
+            self.cursor,
+            self.pending,
+            self.paused,
+            [self.delivered, self.delivered_stream, self.delivered_ms],
+            [self.floor, self.floor_stream, self.floor_ms],
+            [list(firsts), list(lasts), [list(each) for each in held]],
+            list(self.again),
+            [[first, last] for first, last, _ in self.picked],
+            [[first, last] for first, last, _ in self.exhausted],
+        ]
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> StreamConsumer:
+        consumer = cls(ConsumerKey(row[0]), row[1], row[2])
+        consumer.cursor, consumer.pending, consumer.paused = row[3:6]
+        consumer.delivered, consumer.delivered_stream, consumer.delivered_ms = row[6]
+        consumer.floor, consumer.floor_stream, consumer.floor_ms = row[7]
+        firsts, lasts, held = row[8]
+        consumer.held.load(firsts, lasts, [Held(*each) for each in held])
+        consumer.again.extend(row[9])
+        for ranges, into in zip(row[10:12], (consumer.picked, consumer.exhausted), strict=True):
+            for first, last in ranges:
+                into.put(first, last, None)
+        consumer._plan_anew()
+        consumer.was_ready = consumer.may_fetch
+        return consumer
+
+    def _plan_anew(self) -> None:
+        self._deadlines = [
+            (held.due_ms, first, last) for first, last, held in self.held if held.due_ms
+        ]
+        heapify(self._deadlines)
+
+    def invariants(self, retained: Retained) -> None:
+        for part in (self.held, self.picked, self.exhausted):
+            part.invariants()
+        waiting = sorted(self.again)
+        assert waiting == [
+            at for first, last, h in self.held if not h.due_ms for at in range(first, last + 1)
+        ], "what waits is not what was given back"
+        ahead = sum(last - first + 1 for first, last, _ in self.picked)
+        assert self.pending == ahead + retained.count_of(self.filter, self.cursor), "pending"
+        for first, last in (*_ranges(self.held), *_ranges(self.picked), *_ranges(self.exhausted)):
+            assert all(map(retained.is_live, range(first, last + 1))), "held, and gone"
+        for first, last, held in self.held:
+            assert held.ahead + last <= self.delivered, "held, and never delivered"
+            if held.due_ms:
+                known = [d for d, s, e in self._deadlines if s <= last and first <= e]
+                assert known, "a deadline would be missed"
+                assert min(known) <= held.due_ms, "a deadline would be late"
+        if self.held:
+            assert self.held.head[0] > self.floor_stream, "held below the floor"
+        assert self.was_ready == self.may_fetch, "nobody was told that there is something"
+
+
+class _Request:
+    """What one request may still have."""
+
+    __slots__ = ("by_bytes", "bytes", "chunks", "count", "note")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count = count
+        self.by_bytes = size > 0
+        self.bytes = size
+        self.chunks: list[StreamChunk] = []
+        self.note = ""
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """How many of these in a row it gets, which is noted; fewer than all: no more fit."""
+        count = 0
+        for size in sizes:
+            if self.by_bytes and size > self.bytes:
+                self.note = TOO_LARGE
+                break
+            self.bytes -= size
+            count += 1
+        self.count -= count
+        return count
+
+
+NO_FILTER: Final = Filter(())
+
+
+def _ranges(held: RangeMap[Any]) -> Iterator[tuple[int, int]]:
+    return ((first, last) for first, last, _ in held)

@@ -1,0 +1,380 @@
+"""The consumers of one stream by their names, and what their acknowledgements do to the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
+from cluster.machine.context import ApplyContext
+from cluster.machine.effects import StreamAdvisory
+from cluster.machine.identity import QueueIdentity
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    IN_USE,
+    LIMIT_REACHED,
+    NO_CONSUMER,
+    Fetched,
+    Ok,
+    Refused,
+    Reply,
+)
+from cluster.machine.stream.consumers import Held, StreamConsumer
+from cluster.machine.stream.errors import (
+    CONSUMER_EXISTS,
+    CONSUMER_MISSING,
+    MANY_UNFILTERED,
+    OVERLAPPING_FILTERS,
+)
+from cluster.machine.stream.leaving import Leaving
+from cluster.machine.stream.retained import Retained
+from cluster.machine.stream.settings import ConsumerSettings, StreamSettings, overlap
+from cluster.machine.timetable import Deadline
+from cluster.types import ConsumerKey
+
+CONSUMERS_MAX: Final = 65_536
+NAME_CHARS_MAX: Final = 512
+
+
+class ConsumerTable:
+    __slots__ = ("_deadline", "_identity", "_leaving", "_retained", "by_name", "news", "settings")
+
+    def __init__(
+        self,
+        identity: QueueIdentity,
+        retained: Retained,
+        leaving: Leaving,
+        deadline: Deadline,
+    ) -> None:
+        self._identity = identity
+        self._retained = retained
+        self._leaving = leaving
+        self._deadline = deadline
+        self.settings: StreamSettings = leaving.settings
+        self.by_name: dict[str, StreamConsumer] = {}  # in the order in which they were made
+        self.news = False  # one came or went since somebody was told
+
+    # --- they come, change and go -----------------------------------------------------------------
+
+    def put(self, context: ApplyContext, command: PutConsumer) -> Reply:
+        consumer = StreamConsumer(ConsumerKey(context.key), command.config, context.now_ms)
+        settings = consumer.settings
+        if not 1 <= len(settings.name) <= NAME_CHARS_MAX:
+            return Refused(BAD_ARGUMENT, f"a consumer has a name of 1 to {NAME_CHARS_MAX} letters")
+        known = self.by_name.get(settings.name)
+        refusal = self._objection(command, settings, known)
+        if refusal is not None:
+            return refusal
+        if known is not None:
+            if known.config != command.config:
+                self._change(context, known, command.config)
+            return Ok(0)
+        self._start(consumer)
+        self.by_name[settings.name] = consumer
+        consumer.paused = settings.pause_until_ms > context.now_ms
+        self._wake(consumer)
+        self.news = True
+        return Ok(1)
+
+    def _objection(
+        self, command: PutConsumer, settings: ConsumerSettings, known: StreamConsumer | None
+    ) -> Refused | None:
+        name = f"consumer {settings.name} of stream {self._identity.name}"
+        if known is None and command.action == "update":
+            return Refused(NO_CONSUMER, f"there is no {name}: create it first", CONSUMER_MISSING)
+        if known is not None and command.action == "create" and known.config != command.config:
+            return Refused(IN_USE, f"{name} exists, with other settings", CONSUMER_EXISTS)
+        most = min(CONSUMERS_MAX, self.settings.consumers_max or CONSUMERS_MAX)
+        if known is None and len(self.by_name) >= most:
+            return Refused(
+                LIMIT_REACHED, f"stream {self._identity.name} has {most} consumers already"
+            )
+        if self.settings.retention == "workqueue":
+            for other in self.by_name.values():
+                if other is not known and (code := _shares(settings, other.settings)):
+                    return Refused(
+                        IN_USE,
+                        f"{name} would get messages that {other.settings.name} gets, and in a work"
+                        " queue each goes to one: give them filters that do not overlap",
+                        code,
+                    )
+        return None
+
+    def _start(self, consumer: StreamConsumer) -> None:
+        """Where it begins, and how much there is for it."""
+        retained, settings = self._retained, consumer.settings
+        consumer.filter = wanted = retained.subjects.use(settings.filters)
+        cursor = retained.next
+        match settings.deliver_policy:
+            case "all":
+                cursor = retained.first
+            case "last":
+                last_of = retained.subjects.last_of
+                ids = retained.subjects.matching(settings.filters)
+                if settings.filters:
+                    cursor = max(map(last_of, ids), default=0) or retained.next
+                elif retained.count:
+                    cursor = retained.last_live(retained.next)
+            case "last_per_subject":
+                last_of = retained.subjects.last_of
+                for at in sorted(map(last_of, retained.subjects.matching(settings.filters))):
+                    consumer.picked.put(at, at, None)
+            case "by_start_sequence":
+                cursor = min(max(settings.start_seq, retained.first), retained.next)
+            case "by_start_time":
+                cursor = retained.since(settings.start_ms)
+            case "new":
+                pass
+        consumer.cursor = cursor
+        consumer.pending = consumer.picked.count + retained.count_of(wanted, cursor)
+        begins = consumer.picked.head[0] if consumer.picked else cursor
+        consumer.delivered_stream = consumer.floor_stream = begins - 1
+
+    def _change(
+        self, context: ApplyContext, consumer: StreamConsumer, config: dict[str, Any]
+    ) -> None:
+        """How it acknowledges and where it began stay as they are."""
+        retained, before = self._retained, consumer.settings
+        consumer.set_config(config)
+        consumer.paused = consumer.settings.pause_until_ms > context.now_ms
+        if consumer.settings.filters != before.filters:
+            was = consumer.filter
+            consumer.filter = retained.subjects.use(consumer.settings.filters)
+            retained.subjects.release(was)
+            consumer.pending = consumer.picked.count + retained.count_of(
+                consumer.filter, consumer.cursor
+            )
+            self.let_go()
+        self._wake(consumer)
+        self.news = True
+
+    def drop(self, command: DropConsumer) -> Reply:
+        consumer = self.by_name.get(command.name)
+        if consumer is None or command.key not in (None, consumer.key):
+            return self._missing(command.name)
+        del self.by_name[command.name]
+        self._retained.subjects.release(consumer.filter)
+        self.news = True
+        self.let_go()
+        return Ok(1)
+
+    def _missing(self, name: str) -> Refused:
+        return Refused(
+            NO_CONSUMER,
+            f"stream {self._identity.name} has no consumer {name}: create it first",
+            CONSUMER_MISSING,
+        )
+
+    # --- handing out ------------------------------------------------------------------------------
+
+    def fetch(self, context: ApplyContext, command: Fetch) -> Reply:
+        consumer = self.by_name.get(command.name)
+        if consumer is None:
+            return self._missing(command.name)
+        given = consumer.fetch(self._retained, command.requests, context.now_ms)
+        self._wake(consumer)
+        if consumer.settings.ack_policy == "none" and self.settings.retention != "limits":
+            for each in given:
+                for chunk in each.chunks:
+                    self._are_done(chunk.first, chunk.first + chunk.bodies.count - 1)
+        return Fetched(consumer.key, [(each.number, each.chunks, each.note) for each in given])
+
+    def acknowledge(self, context: ApplyContext, command: Acknowledge) -> Reply:
+        consumer = self.by_name.get(command.name)
+        if consumer is None:
+            return self._missing(command.name)
+        now_ms, count = context.now_ms, 0
+        policy = consumer.settings.ack_policy
+        if policy == "all":
+            ends = [last for _, last in command.done if last < consumer.cursor]
+            ranges: Iterable[tuple[int, int]] = [(1, max(ends))] if ends else []
+        else:
+            ranges = command.done
+        for first, last in ranges:
+            if first <= last:
+                count += self._done(consumer, first, last)
+        for sequence in command.never:
+            held = consumer.held.get(sequence)
+            if held is not None:
+                self._advise(context, "terminated", consumer, sequence, held)
+            count += self._done(consumer, sequence, sequence)
+        for sequence, delay_ms in command.again:
+            held = consumer.give_back(sequence, delay_ms, now_ms)
+            if held is not None:
+                self._advise(context, "nak", consumer, sequence, held)
+                if delay_ms <= 0:
+                    self._again(context, consumer, sequence, sequence, held)
+        for sequence in command.working:
+            consumer.works(sequence, now_ms)
+        if count:
+            consumer.acknowledged(now_ms)
+        self._wake(consumer)
+        return Ok(count)
+
+    def _done(self, consumer: StreamConsumer, first: int, last: int) -> int:
+        count = 0
+        for start, end in consumer.done(first, last):
+            count += end - start + 1
+            if self.settings.retention != "limits":
+                self._are_done(start, end)
+        return count
+
+    def _again(
+        self, context: ApplyContext, consumer: StreamConsumer, first: int, last: int, held: Held
+    ) -> None:
+        if not consumer.wait_again(first, last, held):
+            for sequence in range(first, last + 1):
+                self._advise(context, "max_deliver", consumer, sequence, held)
+
+    def _advise(
+        self,
+        context: ApplyContext,
+        kind: str,
+        consumer: StreamConsumer,
+        sequence: int,
+        held: Held,
+    ) -> None:
+        context.effects.append(
+            StreamAdvisory(
+                self._identity.id,
+                kind,
+                consumer.settings.name,
+                sequence,
+                held.deliveries,
+                sequence + held.ahead,
+            )
+        )
+
+    # --- messages that nobody wants any more ------------------------------------------------------
+
+    def _are_done(self, first: int, last: int) -> None:
+        """One of the consumers is done with these: in a work queue that ends them, by interest when
+        no other wants them.
+        """
+        retained = self._retained
+        sequence = retained.next_live(first)
+        while sequence and sequence <= last:
+            end = retained.live_end(sequence, last)
+            if self.settings.retention == "workqueue":
+                self._leaving.acknowledged(sequence, end)
+            else:
+                self._leave_unwanted(sequence, end)
+            sequence = retained.next_live(end + 1)
+
+    def _leave_unwanted(self, first: int, last: int) -> None:
+        """Of these, which all live, what no consumer wants goes."""
+        id_at = self._retained.id_at
+        subject_id, start = id_at(first), first
+        for sequence in range(first + 1, last + 2):
+            other = id_at(sequence) if sequence <= last else 0
+            if other != subject_id:
+                for gone_first, gone_last in self._unwanted(subject_id, start, sequence - 1):
+                    self._leaving.acknowledged(gone_first, gone_last)
+                subject_id, start = other, sequence
+
+    def _unwanted(self, subject_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        left = [(first, last)]
+        for consumer in self.by_name.values():
+            if not left:
+                break
+            for start, end in consumer.wants(subject_id, first, last):
+                left = [part for each in left for part in _without(each, start, end)]
+        return left
+
+    def let_go(self) -> None:
+        """A consumer or its filter went, or the retention is another."""
+        if self.settings.retention == "interest":
+            for first, last in list(self._retained.extents()):
+                self._leave_unwanted(first, last)
+
+    def is_wanted(self, subject: bytes) -> bool:
+        """Does any consumer wait for messages of this subject?"""
+        return any(each.matches(subject) for each in self._retained.subjects.filters.values())
+
+    # --- what happens to the stream, and time -----------------------------------------------------
+
+    def appended(self, counts: Mapping[int, int]) -> None:
+        """So many messages of these subjects came."""
+        if not self.by_name:
+            return
+        found: dict[int, int] = {}
+        for each in self._retained.subjects.filters.values():
+            if each.patterns:
+                total = sum(count for one, count in counts.items() if one in each.ids)
+            else:
+                total = sum(counts.values())
+            if total:
+                found[id(each)] = total
+        for consumer in self.by_name.values() if found else ():
+            consumer.pending += found.get(id(consumer.filter), 0)
+
+    def removed(self, first: int, last: int, subject_id: int) -> None:
+        for consumer in self.by_name.values():
+            consumer.removed(first, last, subject_id)
+
+    def cleared(self) -> None:
+        for consumer in self.by_name.values():
+            consumer.all_removed(self._retained.next)
+
+    def meet_deadlines(self, context: ApplyContext) -> None:
+        for consumer in self.by_name.values():
+            for first, last, held in consumer.take_due(context.now_ms):
+                self._again(context, consumer, first, last, held)
+            if consumer.paused and consumer.settings.pause_until_ms <= context.now_ms:
+                consumer.paused = False
+                self.news = True
+
+    def take_news(self) -> bool:
+        """Is there something to fetch that was not there, or did a consumer come or go?"""
+        news, self.news = self.news, False
+        for consumer in self.by_name.values():
+            is_ready = consumer.may_fetch
+            news = news or (is_ready and not consumer.was_ready)
+            consumer.was_ready = is_ready
+        return news
+
+    def look_ahead(self) -> None:
+        for consumer in self.by_name.values():
+            self._wake(consumer)
+
+    def _wake(self, consumer: StreamConsumer) -> None:
+        due_ms = consumer.due_ms
+        if due_ms is not None:
+            self._deadline.wake_at(due_ms)
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        return [consumer.dump() for consumer in self.by_name.values()]
+
+    def load(self, rows: Sequence[Any]) -> None:
+        for row in rows:
+            consumer = StreamConsumer.of(row)
+            consumer.filter = self._retained.subjects.use(consumer.settings.filters)
+            self.by_name[consumer.settings.name] = consumer
+
+    def invariants(self) -> None:
+        retained = self._retained
+        for name, consumer in self.by_name.items():
+            assert consumer.settings.name == name, "a consumer has another's name"
+            used = retained.subjects.filters[consumer.settings.filters]
+            assert consumer.filter is used, "a filter of its own"
+            consumer.invariants(retained)
+        users = sum(each.users for each in retained.subjects.filters.values())
+        assert users == len(self.by_name), "a filter that nobody uses"
+
+
+def _shares(one: ConsumerSettings, other: ConsumerSettings) -> int:
+    """Why they cannot both take from a work queue; 0: they can."""
+    if not one.filters or not other.filters:
+        return MANY_UNFILTERED
+    shared = any(overlap(a, b) for a in one.filters for b in other.filters)
+    return OVERLAPPING_FILTERS if shared else 0
+
+
+def _without(piece: tuple[int, int], first: int, last: int) -> list[tuple[int, int]]:
+    start, end = piece
+    if last < start or end < first:
+        return [piece]
+    parts = [(start, first - 1), (last + 1, end)]
+    return [each for each in parts if each[0] <= each[1]]
