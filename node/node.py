@@ -269,6 +269,7 @@ class Node:
             incarnation=self.cluster.links.incarnation,
             limiter=limiter,
             certificates=self.certificates,
+            jetstream=parts.jetstream,
         )
         self.metrics.sources.kept.append(NatsMetrics(nats))
         begun.push_async_callback(nats.stop)

@@ -39,6 +39,7 @@ from node.operating.watchdog import Watchdog
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import AmqpServices
+from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.subjects import Subjects
 from node.settings.settings import Settings
 from node.tasks import Tasks
@@ -106,6 +107,14 @@ class Parts:
         self.transactions = TransactionCoordinator(cluster, tasks)
         self.direct_replies = DirectReplies(cluster.node, self.peer_rpc)
         self.subjects = Subjects(cluster, self.peer_rpc)
+        self.jetstream = JetStream(
+            cluster,
+            self.subjects,
+            self.publisher,
+            self.broker.ingress,
+            self.peer_rpc,
+            tasks,
+        )
 
         # What holds publishers back.
         self.alarms = Alarms(

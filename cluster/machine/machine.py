@@ -66,6 +66,7 @@ from cluster.machine.replies import (
 )
 from cluster.machine.sessions import SessionTable
 from cluster.machine.settings import wrong_settings
+from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
@@ -287,6 +288,11 @@ class QueueMachine:
     def queue(self, queue: QueueId) -> QueueView | None:
         found = self._queues.get(queue)
         return None if found is None else found.view()
+
+    def stream(self, queue: QueueId) -> Stream | None:
+        """To be looked at. None: there is none, or it is no stream."""
+        found = self._queues.get(queue)
+        return found if isinstance(found, Stream) else None
 
     def gauges(self, queue: QueueId) -> QueueGauges | None:
         found = self._queues.get(queue)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -48,6 +48,20 @@ IDLE_S_MAX = 600.0
 Done = Callable[[Sequence[tuple[int, int]]], None]
 
 
+class Stored(NamedTuple):
+    """What a stream made of what was published at once: `Enqueued` has the fields' meaning, and
+    what is in neither of the last two got consecutive sequences from `first` on.
+    """
+
+    first: int
+    refused: Sequence[tuple[int, int]]
+    answers: Mapping[int, tuple[int, int]]
+
+
+#: Called once instead, for who publishes to a stream and must know. None: the stream is gone.
+OnStored = Callable[[Stored | None], None]
+
+
 class Uploaded(NamedTuple):
     """Bodies of which the large ones have their parts in the log."""
 
@@ -64,6 +78,7 @@ class _Item(NamedTuple):
     size_bytes: int
     done: Done
     large: dict[int, Any] | None  # as `Enqueue.large`
+    stored: OnStored | None = None  # in the place of `done`
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +95,7 @@ class _Pipeline:
 
     def __init__(self, info: QueueInfo, publisher: str) -> None:
         self.info = info
+        self.is_stream = info.stream is not None
         self.publisher = publisher
         self.next = 1
         self.waiting: list[_Item] = []
@@ -151,9 +167,10 @@ class Publisher:
         size_bytes: int,
         done: Done,
         large: dict[int, Any] | None = None,
+        stored: OnStored | None = None,
     ) -> None:
         """In the order of the calls, for one queue. Of a body that is in `large` there is only how
-        it begins: its parts are in the log.
+        it begins: its parts are in the log. `stored` is called instead of `done`, if it is given.
         """
         pipeline = self._pipelines.get(info.queue)
         if pipeline is None:
@@ -163,7 +180,7 @@ class Publisher:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._due.append(pipeline)
-        pipeline.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large))
+        pipeline.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large, stored))
 
     def upload(
         self, info: QueueInfo, bodies: Sequence[NewBody]
@@ -268,7 +285,7 @@ class Publisher:
         if type(reply) is Enqueued and outcome.kind == "ok":
             took_s = asyncio.get_running_loop().time() - batch.since_s
             self._counts.stored("amqp", reply, took_s)
-            self._decided(pipeline, batch, reply.refused)
+            self._decided(pipeline, batch, reply.refused, reply)
         elif outcome.code == NO_QUEUE and self._is_gone(pipeline):
             self._decided(pipeline, batch, ())
         elif outcome.code in FINAL and pipeline.sent[0] is batch:
@@ -280,10 +297,14 @@ class Publisher:
             self._stall(pipeline)
 
     def _decided(
-        self, pipeline: _Pipeline, batch: _SentBatch, refused: Sequence[tuple[int, int]]
+        self,
+        pipeline: _Pipeline,
+        batch: _SentBatch,
+        refused: Sequence[tuple[int, int]],
+        reply: Enqueued | None = None,
     ) -> None:
         pipeline.sent.remove(batch)  # nearly always the first
-        _finish(batch, refused)
+        _finish_any(pipeline, batch, refused, reply)
         if pipeline.stalled:  # it was the one that is sent first: the others may follow
             pipeline.stalled = False
             self._send_all(pipeline, list(pipeline.sent))
@@ -299,7 +320,7 @@ class Publisher:
         move up, under another name.
         """
         batch = pipeline.sent.popleft()
-        _finish(batch, [(0, len(batch.command.bodies) - 1)])
+        _finish_any(pipeline, batch, [(0, len(batch.command.bodies) - 1)], None)
         pipeline.renumber(self._name())
         self._stall(pipeline)
 
@@ -330,12 +351,24 @@ class Publisher:
             if self._is_gone(pipeline):
                 pending, pipeline.sent = pipeline.sent, deque()
                 for batch in pending:
-                    _finish(batch, ())
+                    _finish_any(pipeline, batch, (), None)
                 break
         if pipeline.sent:
             self._send(pipeline, pipeline.sent[0])
         else:
             pipeline.stalled = False
+
+
+def _finish_any(
+    pipeline: _Pipeline,
+    batch: _SentBatch,
+    refused: Sequence[tuple[int, int]],
+    reply: Enqueued | None,
+) -> None:
+    if pipeline.is_stream:
+        _finish_stored(batch, refused, reply)
+    else:
+        _finish(batch, refused)
 
 
 def _finish(batch: _SentBatch, refused: Sequence[tuple[int, int]]) -> None:
@@ -345,16 +378,45 @@ def _finish(batch: _SentBatch, refused: Sequence[tuple[int, int]]) -> None:
     start = 0
     for item in batch.items:
         end = start + len(item.bodies) - 1
-        item.done(
-            [
-                (max(first, start) - start, min(last, end) - start)
-                for first, last in refused
-                if first <= end and last >= start
-            ]
-            if refused
-            else ()
-        )
+        item.done(_within(refused, start, end))
         start = end + 1
+
+
+def _finish_stored(
+    batch: _SentBatch, refused: Sequence[tuple[int, int]], reply: Enqueued | None
+) -> None:
+    """`reply`: of the stream's machine; None: what is not `refused` has nowhere to go."""
+    sequence = 0 if reply is None else reply.first
+    answers: Mapping[int, tuple[int, int]] = (reply and reply.answers) or {}
+    start = 0
+    for item in batch.items:
+        count = len(item.bodies)
+        own = _within(refused, start, start + count - 1)
+        known = {
+            place - start: answer
+            for place, answer in answers.items()
+            if start <= place < start + count
+        }
+        if item.stored is None:
+            item.done(own)
+        elif reply is None and not own:
+            item.stored(None)
+        else:
+            item.stored(Stored(sequence, own, known))
+        sequence += count - sum(last - first + 1 for first, last in own)
+        sequence -= sum(1 for code, _ in known.values() if code <= 0)
+        start += count
+
+
+def _within(refused: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[tuple[int, int]]:
+    """What is refused of these places, counted from the first of them."""
+    if not refused:
+        return ()
+    return [
+        (max(first, start) - start, min(last, end) - start)
+        for first, last in refused
+        if first <= end and last >= start
+    ]
 
 
 def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ cut off; publishers are slowed down before that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -19,8 +19,10 @@ from cluster.read_slices import ReadSlices
 from node.access.auth import Auth
 from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
+from node.dispatch.in_flight import InFlight
 from node.errors import AccessRefused, Refused
 from node.protocols.nats.interest import Subscription, Taker, is_literal, is_subject
+from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import (
     CRLF,
     Connect,
@@ -57,6 +59,7 @@ CLOSE_S_MAX: Final = 1.0
 
 SLOWER: Final = "slower"
 LOGIN: Final = "login"
+UNDER_WAY: Final = "under way"
 NEXT_TURN: Final = "next turn"
 
 #: Besides those of the reader: what ends a connection.
@@ -104,9 +107,11 @@ class NatsHome(Protocol):
     subjects: Subjects
     counters: NatsCounters
     tasks: Tasks
+    jetstream: JetStream
 
     payload_bytes_max: int
     subscriptions_max: int  # of a connection
+    in_flight_bytes_max: int  # of a connection, into streams
 
     def add(self, connection: NatsConnection) -> bool:
         """False: there are too many."""
@@ -136,6 +141,12 @@ class NatsConnection(asyncio.Protocol):
         self.phase = NatsPhase.STARTING
         self.behind = False
         self.subscriptions: dict[bytes, Subscription] = {}
+        #: Of what it publishes into streams.
+        self.in_flight = InFlight(
+            home.in_flight_bytes_max,
+            partial(self._pause, UNDER_WAY),
+            partial(self._resume, UNDER_WAY),
+        )
         self._home = home
         self._subjects = home.subjects
         self._counters = home.counters
@@ -397,6 +408,7 @@ class NatsConnection(asyncio.Protocol):
                         self._say_ok()
             if self.phase is not NatsPhase.RUNNING:
                 return
+        self._home.jetstream.end_of_read()
         if self._reader.error is not None:
             self._close(self._reader.error.text)
         elif self._subjects.backlogged:
@@ -421,6 +433,7 @@ class NatsConnection(asyncio.Protocol):
         else:
             self._say_ok(count)
             taken = self._subjects.publish(self.vhost, message, self)
+            taken |= self._home.jetstream.take(self, message)
             if not taken and message.reply and self._no_responders:
                 self._say_nobody(message)
 
@@ -504,6 +517,34 @@ class NatsConnection(asyncio.Protocol):
         self._readable = self._access.answers("read")
         self._flush_later()
         return self._readable
+
+    def deliver_to(self, subscription: Subscription, to: bytes, messages: Sequence[Publish]) -> int:
+        """See `Taker`. Who may receive the subject that it chose may receive what is sent there."""
+        sid = subscription.sid
+        if self.subscriptions.get(sid) is not subscription or not self._access.may(
+            "read", text_of(to)
+        ):
+            return 0
+        if subscription.most:
+            messages = messages[: subscription.most - subscription.delivered]
+        counters = self._counters
+        for subject, reply, header_bytes, size, (payload,) in messages:
+            counters.out_bytes += size
+            if reply:
+                reply += b" "
+            if header_bytes and self._headers:
+                line = b"HMSG %b %b %b%d %d\r\n" % (subject, sid, reply, header_bytes, size)
+                self.write(line + payload)
+            else:
+                line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size - header_bytes)
+                self.write(line + payload[header_bytes:])
+        counters.out_messages += len(messages)
+        if self.behind:
+            self._subjects.backlogged = True
+        subscription.delivered += len(messages)
+        if subscription.delivered == subscription.most:
+            self._end_subscription(subscription)
+        return len(messages)
 
     def _look_for_life(self) -> None:
         if self._received_bytes != self._seen_bytes:

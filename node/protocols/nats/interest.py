@@ -6,6 +6,7 @@ the end, for one or more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -131,6 +132,10 @@ class Taker(Protocol):
         """The rest of these payloads of the message, that it does not take. `by`: who published."""
         ...
 
+    def deliver_to(self, subscription: Subscription, to: bytes, messages: Sequence[Publish]) -> int:
+        """Messages that were sent to that subject, each under its own. How many it takes."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Subscription:
@@ -193,6 +198,10 @@ class Interest:
             self._matches.pop(subject, None)
         else:
             self._matches.clear()
+
+    def look(self, subject: bytes) -> Match:
+        """As `match`, for a subject that nobody will use again."""
+        return self._matches.get(subject) or _match(self._trie.find(subject))
 
     def match(self, subject: bytes) -> Match:
         """It is remembered: not to be changed."""

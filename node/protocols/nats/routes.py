@@ -56,6 +56,7 @@ class Routed(NamedTuple):
     plain: bool  # for those that are in no queue group
     queues: list[bytes]  # for one member of each of these
     payloads: bytes  # each of `size`, with its CRLF
+    to: bytes = b""  # who subscribed to this gets it, instead of to `subject`
 
 
 class LocalInterest(Protocol):
@@ -141,7 +142,7 @@ class Routes:
         self._outgoing.setdefault(node, []).append(message)
         self._outgoing_bytes[node] += len(message.payloads)
         if self._outgoing_bytes[node] >= NOTICE_BYTES:
-            self._flush()
+            self.flush()
         else:
             self._look_later()
         return self._cluster.links.buffered(node) > LINK_BYTES_SLOW
@@ -149,9 +150,9 @@ class Routes:
     def _look_later(self) -> None:
         if not self._flush_soon:
             self._flush_soon = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._flush_soon = False
         changes, self._changes = self._changes, {}
         if changes:

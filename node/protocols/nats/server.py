@@ -14,6 +14,8 @@ from node.access.auth import Auth
 from node.clients.clients import Clients
 from node.protocols.connection_limiter import ConnectionLimiter
 from node.protocols.nats.connection import NatsConnection, NatsCounters, NatsPhase
+from node.protocols.nats.jetstream.api import LEVEL
+from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.subjects import Subjects
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings, SettingsError
@@ -50,7 +52,10 @@ class NatsServer:
         incarnation: int,
         limiter: ConnectionLimiter,
         certificates: Certificates,
+        jetstream: JetStream,
     ) -> None:
+        self.jetstream = jetstream
+        self.in_flight_bytes_max: int = settings.limits.in_flight_bytes_max
         self.auth = auth
         self.clients = clients
         self.subjects = subjects
@@ -201,6 +206,8 @@ class NatsServer:
             "host": host,
             "port": int(port),
             "headers": True,
+            "jetstream": True,
+            "api_lvl": LEVEL,
             "auth_required": True,
             "max_payload": self.payload_bytes_max,
             "client_id": connection.number,

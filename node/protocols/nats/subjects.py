@@ -5,7 +5,7 @@ At most once: nothing is stored, nobody waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -27,6 +27,8 @@ class Subjects:
         #: Somebody is behind: who published last shall go slower.
         self.backlogged = False
         self.on_peers_changed = lambda: None
+        #: Somebody wants these subjects from now on, or no longer: (vhost, subject).
+        self.on_interest: Callable[[str, bytes], None] = lambda vhost, subject: None
         self._interests: dict[str, Interest] = {}
         self._random = Random()
 
@@ -56,12 +58,14 @@ class Subjects:
         if interest is None:
             interest = self._interests[vhost] = Interest()
         interest.add(subject, item)
+        self.on_interest(vhost, subject)
 
     def _remove(self, vhost: str, subject: bytes, item: Subscription | Remote) -> None:
         interest = self._interests[vhost]
         interest.remove(subject, item)
         if interest.empty:
             del self._interests[vhost]
+        self.on_interest(vhost, subject)
 
     def match(self, vhost: str, subject: bytes) -> Match:
         interest = self._interests.get(vhost)
@@ -69,7 +73,7 @@ class Subjects:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def publish(self, vhost: str, message: Publish, by: Taker) -> bool:
+    def publish(self, vhost: str, message: Publish, by: Taker | None) -> bool:
         """False: nobody takes it, as far as can be told."""
         interest = self._interests.get(vhost)
         if interest is None:
@@ -90,7 +94,7 @@ class Subjects:
             taken |= self._to_groups(vhost, each, match, by)
         return taken
 
-    def _to_groups(self, vhost: str, message: Publish, match: Match, by: Taker) -> bool:
+    def _to_groups(self, vhost: str, message: Publish, match: Match, by: Taker | None) -> bool:
         """And to the nodes, once to each."""
         routes: dict[NodeId, list[bytes]] = {node: [] for node in match.nodes}
         taken = bool(routes)
@@ -134,16 +138,19 @@ class Subjects:
         *,
         queues: Sequence[bytes] = (),
         plain: bool = False,
+        to: bytes = b"",
     ) -> None:
         subject, reply, header_bytes, size, payloads = message
-        routed = Routed(
-            vhost, subject, reply, header_bytes, size, plain, list(queues), b"".join(payloads)
-        )
+        data = b"".join(payloads)
+        routed = Routed(vhost, subject, reply, header_bytes, size, plain, list(queues), data, to)
         self.backlogged |= self.routes.send(node, routed)
 
     def arrived(self, message: Routed) -> None:
         """From another node, for clients of this one."""
-        vhost, subject, reply, header_bytes, size, plain, queues, data = message
+        if message.to:
+            self._arrived_to(message)
+            return
+        vhost, subject, reply, header_bytes, size, plain, queues, data, _ = message
         match = self.match(vhost, subject)
         payloads = pieces(data, size + len(CRLF))
         published = Publish(subject, reply, header_bytes, size, payloads)
@@ -153,6 +160,70 @@ class Subjects:
             group = match.groups.get(queue)
             if group is not None:
                 self._to_members(group, published, None)
+
+    # --- from this node itself --------------------------------------------------------------------
+
+    def wanted_now(self, vhost: str, subject: bytes, queue: bytes = b"") -> bool:
+        """Does anybody want it; with `queue`, in this queue group? Not for what is asked often."""
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return False
+        match = interest.look(subject)
+        if queue:
+            return queue in match.groups
+        return bool(match.plain or match.nodes or match.groups)
+
+    def send(self, vhost: str, to: bytes, messages: Sequence[Publish]) -> bool:
+        """To all who want the subject `to`; they see those of the messages, which have one payload
+        each. False: nobody takes them, as far as can be told. See `backlogged`.
+        """
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return False
+        match = interest.look(to)
+        taken = False
+        for subscription in match.plain:
+            taken |= subscription.taker.deliver_to(subscription, to, messages) > 0
+        if match.nodes:
+            taken = True
+            for node in match.nodes:
+                for message in messages:
+                    self._send(node, vhost, message, plain=True, to=to)
+        for group in match.groups.values():
+            for message in messages:
+                taken |= self._send_to_group(vhost, to, message, group)
+        return taken
+
+    def _send_to_group(self, vhost: str, to: bytes, message: Publish, group: QueueGroup) -> bool:
+        if self._send_to_members(to, message, group):
+            return True
+        if group.nodes:
+            node = self._random.choice(group.nodes)
+            self._send(node, vhost, message, queues=[group.queue], to=to)
+            return True
+        return False
+
+    def _send_to_members(self, to: bytes, message: Publish, group: QueueGroup) -> bool:
+        members = group.members
+        first = self._random.randrange(len(members)) if members else 0
+        return any(
+            member.taker.deliver_to(member, to, [message])
+            for member in members[first:] + members[:first]
+        )
+
+    def _arrived_to(self, message: Routed) -> None:
+        interest = self._interests.get(message.vhost)
+        if interest is None:
+            return
+        match = interest.look(message.to)
+        published = Publish(*message[1:5], [message.payloads])
+        if message.plain:
+            for subscription in match.plain:
+                subscription.taker.deliver_to(subscription, message.to, [published])
+        for queue in message.queues:
+            group = match.groups.get(queue)
+            if group is not None:
+                self._send_to_members(message.to, published, group)
 
     def answer(self, vhost: str, message: Publish, taker: Taker) -> None:
         """To the subscriptions of one client, from this node itself."""

@@ -58,7 +58,7 @@ def test_a_message_crosses_to_a_node_once_and_only_if_it_is_wanted_there(three: 
         for each in subscribers:
             assert each.message()[3] == b"hi"
 
-    assert sent == [("n2", ("/", b"once.a", b"r.1", 0, 2, True, [b"g"], b"hi\r\nho\r\n"))]
+    assert sent == [("n2", ("/", b"once.a", b"r.1", 0, 2, True, [b"g"], b"hi\r\nho\r\n", b""))]
     said = [each.sync() for each in subscribers]
     assert sum(each.count(b"MSG once.a 2 ") for each in said) == 2
 

@@ -1,0 +1,130 @@
+"""Acknowledgements: what their subjects and bodies say, and what is proposed of them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+
+from cluster.machine.commands import Acknowledge
+from cluster.types import QueueId
+
+PREFIX: Final = b"$JS.ACK."
+#: Tokens of the subject, and of its longer form at least.
+TOKENS: Final = 9
+TOKENS_LONG: Final = 11
+#: Of a -NAK without one: as the consumer's settings say.
+NO_DELAY: Final = -1
+NS_PER_MS: Final = 1_000_000
+
+
+class Acked(NamedTuple):
+    """Which delivery is meant."""
+
+    stream: str
+    consumer: str
+    delivery_count: int
+    sequence: int
+    consumer_sequence: int
+
+
+def reply_subject(stream: str, consumer: str) -> bytes:
+    """How those of its deliveries begin: count, sequences, ns and pending follow."""
+    return b"$JS.ACK.%b.%b." % (stream.encode(), consumer.encode())
+
+
+def acked_by(subject: bytes) -> Acked | None:
+    """None: no subject that anybody was given."""
+    tokens = subject.split(b".")
+    if len(tokens) >= TOKENS_LONG:
+        tokens = tokens[4:]  # a domain and an account go before
+    elif len(tokens) == TOKENS:
+        tokens = tokens[2:]
+    else:
+        return None
+    stream, consumer, count, sequence, own = tokens[:5]
+    if not (count.isdigit() and sequence.isdigit() and own.isdigit()) or len(sequence) > 19:
+        return None
+    try:
+        names = stream.decode(), consumer.decode()
+    except UnicodeDecodeError:
+        return None
+    return Acked(*names, int(count), int(sequence), int(own))
+
+
+@dataclass(slots=True)
+class Said:
+    """Of one consumer's deliveries, since it was last proposed. The last word on each counts."""
+
+    done: dict[int, None] = field(default_factory=dict[int, None])
+    again: dict[int, int] = field(default_factory=dict[int, int])  # and after how many ms
+    working: dict[int, None] = field(default_factory=dict[int, None])
+    never: dict[int, None] = field(default_factory=dict[int, None])
+
+    def add(self, sequence: int, word: bytes, rest: bytes) -> bool:
+        """False: it says nothing that is known."""
+        if word in (b"", b"+ACK", b"+NXT"):
+            self.done[sequence] = None
+            return True
+        if sequence in self.done or sequence in self.never:
+            return True
+        if word == b"-NAK":
+            self.again[sequence] = _delay_ms(rest)
+            self.working.pop(sequence, None)
+        elif word == b"+WPI":
+            self.working[sequence] = None
+        elif word == b"+TERM":
+            self.never[sequence] = None
+            self.again.pop(sequence, None)
+        else:
+            return False
+        return True
+
+    def command(self, queue: QueueId, consumer: str) -> Acknowledge:
+        done = self.done
+        return Acknowledge(
+            queue,
+            consumer,
+            ranges(done),
+            [(each, ms) for each, ms in self.again.items() if each not in done],
+            [each for each in self.working if each not in done and each not in self.never],
+            [each for each in self.never if each not in done],
+        )
+
+
+def ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    first = last = -1
+    for each in sorted(sequences):
+        if each == last + 1 and first >= 0:
+            last = each
+            continue
+        if first >= 0:
+            found.append((first, last))
+        first = last = each
+    if first >= 0:
+        found.append((first, last))
+    return found
+
+
+def word_of(body: bytes) -> tuple[bytes, bytes]:
+    """What is said, and what is behind it."""
+    word, _, rest = body.partition(b" ")
+    if not rest and body[:5] == b"-NAK{":  # nats.go's, without a space, is one too
+        return body[:4], body[4:]
+    return word.strip(), rest.strip()
+
+
+def _delay_ms(rest: bytes) -> int:
+    if not rest:
+        return NO_DELAY
+    try:
+        found: Any = json.loads(rest)
+    except (ValueError, RecursionError):
+        return NO_DELAY
+    if isinstance(found, dict):
+        found = cast("dict[str, Any]", found).get("delay")
+    if type(found) is not int or found <= 0:
+        return NO_DELAY
+    return max(1, found // NS_PER_MS)

@@ -1,0 +1,854 @@
+"""JetStream's API: who serves a request, and what is answered.
+
+Any node takes requests. What concerns one stream is served by the node that leads it; its answers
+go to the subject where they are wanted, wherever that is. What concerns the catalog is done where
+it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import structlog
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.group_like import GroupLike
+from cluster.groups.outcome import Outcome
+from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    Barrier,
+    Command,
+    DeleteMessage,
+    DropConsumer,
+    Purge,
+    PutConsumer,
+)
+from cluster.machine.replies import INEQUIVALENT, LIMIT_REACHED, NO_QUEUE, Ok
+from cluster.machine.stream.retained import Found
+from cluster.machine.stream.settings import overlap
+from cluster.machine.stream.stream import Stream
+from cluster.types import NodeId
+from node.errors import BrokerError
+from node.peer_rpc import PeerRpc
+from node.protocols.nats.interest import is_subject
+from node.protocols.nats.jetstream import consumer_config, fields, shown, stream_config
+from node.protocols.nats.jetstream.errors import ApiError, invalid_json, invalid_stream, known
+from node.protocols.nats.jetstream.headers import block, status, with_fields
+from node.protocols.nats.jetstream.leading import Leading
+from node.protocols.nats.jetstream.machine import header_of, load, stream_of
+from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.pulls import ask_of
+from node.protocols.nats.jetstream.requests import Call, call_of, type_of
+from node.protocols.nats.jetstream.times import ms_of_text, text_of_ms
+from node.protocols.nats.subjects import Subjects
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+KIND: Final = "jetstream"
+#: A request waits so long for a leader.
+PATIENCE_S: Final = 4.0
+AGAIN_S: Final = 0.02
+#: From node to node, while they do not agree who leads.
+HOPS_MAX: Final = 4
+NAMES_MAX: Final = 1_024
+INFOS_MAX: Final = 256
+SUBJECTS_MAX: Final = 100_000
+DELETED_MAX: Final = 100_000
+DIRECT_BATCH_MAX: Final = 1_024
+DIRECT_BYTES_MAX: Final = 4 << 20
+EPHEMERAL_NAME_BYTES: Final = 4
+#: What clients may rely on: the "API level" of JetStream.
+LEVEL: Final = 1
+NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
+
+Json = dict[str, Any]
+
+#: Done where they are asked.
+_OF_CATALOG: Final = frozenset(
+    {"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"}
+)
+#: Without JSON in the answer.
+_PLAIN: Final = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
+
+
+class Asked(NamedTuple):
+    vhost: str
+    call: Call
+    inbox: Inbox
+    body: bytes
+
+
+class Served(NamedTuple):
+    """A request, at the node that leads its stream."""
+
+    vhost: str
+    call: Call
+    inbox: Inbox
+    body: bytes
+    info: QueueInfo
+    group: GroupLike
+    stream: Stream
+
+    @property
+    def given(self) -> Json:
+        return fields.load(self.body)
+
+
+Handler = Callable[[Served], Json | Awaitable[Json | None] | None]
+
+
+class Api:
+    """One a node."""
+
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        peer_rpc: PeerRpc,
+        subjects: Subjects,
+        leading: Leading,
+        post: Post,
+        tasks: Tasks,
+    ) -> None:
+        self._cluster = cluster
+        self._peer_rpc = peer_rpc
+        self._routes = subjects.routes
+        self._leading = leading
+        self._post = post
+        self._tasks = tasks
+        self._retries = cluster.forwarder.new_retries()
+        self.served = self.errors = 0
+        self._here: dict[str, Callable[[Asked], Coroutine[Any, Any, Json]]] = {
+            "INFO": self._account,
+            "STREAM.NAMES": self._stream_names,
+            "STREAM.LIST": self._stream_list,
+            "STREAM.CREATE": self._create_stream,
+            "STREAM.UPDATE": self._update_stream,
+            "STREAM.DELETE": self._delete_stream,
+        }
+        self._led: dict[str, Handler] = {
+            "STREAM.INFO": self._stream_info,
+            "STREAM.PURGE": self._purge,
+            "STREAM.MSG.GET": self._get_message,
+            "STREAM.MSG.DELETE": self._delete_message,
+            "STREAM.LEADER.STEPDOWN": self._step_down,
+            "DIRECT.GET": self._direct_get,
+            "CONSUMER.CREATE": self._create_consumer,
+            "CONSUMER.DURABLE.CREATE": self._create_consumer,
+            "CONSUMER.NAMES": self._consumer_names,
+            "CONSUMER.LIST": self._consumer_list,
+            "CONSUMER.INFO": self._consumer_info,
+            "CONSUMER.DELETE": self._delete_consumer,
+            "CONSUMER.PAUSE": self._pause_consumer,
+            "CONSUMER.LEADER.STEPDOWN": self._step_down,
+            "CONSUMER.MSG.NEXT": self._next,
+        }
+        peer_rpc.on(KIND, self._from_peer)
+
+    # --- who serves it ----------------------------------------------------------------------------
+
+    def ask(self, vhost: str, subject: bytes, reply: bytes, body: bytes) -> bool:
+        """False: it is no request that anybody knows."""
+        call = call_of(subject)
+        if call is None or (call.verb not in _OF_CATALOG and call.verb not in self._led):
+            return False
+        self.served += 1
+        asked = Asked(vhost, call, Inbox(vhost, reply), body)
+        if call.verb in _OF_CATALOG:
+            self._tasks.start(self._answered(asked, self._here[call.verb](asked)), name="js_api")
+        else:
+            self.to_leader(asked, subject)
+        return True
+
+    def pull(self, vhost: str, stream: str, consumer: str, inbox: bytes, body: bytes) -> None:
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        call = Call("CONSUMER.MSG.NEXT", stream, consumer)
+        self.to_leader(Asked(vhost, call, Inbox(vhost, inbox), body), subject)
+
+    def to_leader(self, asked: Asked, subject: bytes, hops: int = 0) -> None:
+        info = self._stream(asked.vhost, asked.call.stream)
+        if info is None or not self._try(info, asked, subject, hops):
+            self._tasks.start(self._later(asked, subject, hops), name="js_api_later")
+
+    def _stream(self, vhost: str, name: str) -> QueueInfo | None:
+        info = self._cluster.queue_info(vhost, name)
+        return None if info is None or info.stream is None else info
+
+    def _try(self, info: QueueInfo, asked: Asked, subject: bytes, hops: int) -> bool:
+        leader = self._cluster.leader_of(info.group)
+        if leader is None:
+            return False
+        if leader != self._cluster.node:
+            if hops >= HOPS_MAX:
+                return False
+            self._routes.flush()  # it is known there where the answer is wanted
+            more = (asked.vhost, subject, asked.inbox.subject, asked.body, hops + 1)
+            return self._peer_rpc.notify(leader, KIND, "api", *more)
+        group = self._cluster.group(info.group)
+        if group is None or not group.ready:
+            return False
+        stream = stream_of(group, info.queue)
+        if stream is None:
+            return False
+        self._serve(Served(*asked, info, group, stream))
+        return True
+
+    async def _later(self, asked: Asked, subject: bytes, hops: int) -> None:
+        """There is no such stream, or no leader, as far as is known here."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        if self._stream(asked.vhost, asked.call.stream) is None:
+            await self._cluster.names.barrier()
+            if self._stream(asked.vhost, asked.call.stream) is None:
+                self._fail(asked, known(10059))
+                return
+        while loop.time() < until_s:
+            info = self._stream(asked.vhost, asked.call.stream)
+            if info is None:
+                self._fail(asked, known(10059))
+                return
+            if self._try(info, asked, subject, hops):
+                return
+            await asyncio.sleep(AGAIN_S)
+        self._fail(asked, known(10008))
+
+    def _from_peer(self, peer: NodeId, message: list[Any]) -> Any:
+        match message:
+            case ["api", vhost, subject, reply, body, hops]:
+                call = call_of(subject)
+                if call is not None and call.verb in self._led:
+                    asked = Asked(vhost, call, Inbox(vhost, reply), body)
+                    self.to_leader(asked, subject, hops)
+            case ["flow", vhost, name, consumer, subject]:
+                self.flow(vhost, name, consumer, subject)
+            case ["gone", queue]:
+                self._leading.gone(queue)
+            case ["info", vhost, name]:
+                return self._own_info(vhost, name)
+            case ["list", vhost]:
+                return self._own_infos(vhost)
+            case ["usage", vhost]:
+                return self._own_usage(vhost)
+            case _:
+                log.warning("jetstream_notice_unknown", peer=peer)
+        return None
+
+    def flow(self, vhost: str, name: str, consumer: str, subject: bytes) -> None:
+        """The answer of a client to a request for flow control."""
+        info = self._stream(vhost, name)
+        if info is None:
+            return
+        leader = self._cluster.leader_of(info.group)
+        if leader == self._cluster.node:
+            self._leading.flow(info, consumer, subject)
+        elif leader is not None:
+            self._peer_rpc.notify(leader, KIND, "flow", vhost, name, consumer, subject)
+
+    # --- answering --------------------------------------------------------------------------------
+
+    def _serve(self, served: Served) -> None:
+        asked = Asked(*served[:4])
+        try:
+            found = self._led[served.call.verb](served)
+        except ApiError as error:
+            self._fail(asked, error)
+            return
+        if inspect.iscoroutine(found):
+            work = cast("Coroutine[Any, Any, Json | None]", found)
+            self._tasks.start(self._answered(asked, work), name="js_api")
+        elif found is not None:
+            self._answer(asked, cast(Json, found))
+
+    async def _answered(self, asked: Asked, work: Coroutine[Any, Any, Json | None]) -> None:
+        try:
+            found = await work
+        except ApiError as error:
+            self._fail(asked, error)
+        except BrokerError as error:
+            self._fail(asked, ApiError(503, 10008, error.reason))
+        else:
+            if found is not None:
+                self._answer(asked, found)
+
+    def _answer(self, asked: Asked, found: Json) -> None:
+        self._post.json(asked.inbox, {"type": type_of(asked.call.verb), **found})
+
+    def _fail(self, asked: Asked, error: ApiError) -> None:
+        self.errors += 1
+        verb = asked.call.verb
+        if verb == "CONSUMER.MSG.NEXT" and error.number in (10003, 10025):
+            self._post.send(asked.inbox, b"", status(400, f"Bad Request - {error.text}"))
+        elif verb in _PLAIN:
+            self._post.send(asked.inbox, b"", NO_RESPONDERS)
+        else:
+            self._post.json(asked.inbox, {"type": type_of(verb), "error": error.map})
+
+    # --- the account, and lists of streams --------------------------------------------------------
+
+    async def _account(self, asked: Asked) -> Json:
+        rows = (await self._peer_rpc.request_all(KIND, "usage", asked.vhost)).values()
+        limits: Json = {
+            "max_memory": -1,
+            "max_storage": -1,
+            "max_streams": -1,
+            "max_consumers": -1,
+            "max_ack_pending": -1,
+            "memory_max_stream_bytes": -1,
+            "storage_max_stream_bytes": -1,
+            "max_bytes_required": False,
+        }
+        return {
+            "memory": 0,
+            "storage": sum(row[0] for row in rows),
+            "reserved_memory": 0,
+            "reserved_storage": 0,
+            "streams": len(self._cluster.catalog_machine.streams(asked.vhost)),
+            "consumers": sum(row[1] for row in rows),
+            "limits": limits,
+            "api": {"level": LEVEL, "total": self.served, "errors": self.errors},
+        }
+
+    def _own_usage(self, vhost: str) -> list[int]:
+        states = [
+            stream.state() for info, stream in self._leading.all() if info.vhost == vhost and stream
+        ]
+        return [sum(each.bytes for each in states), sum(each.consumers for each in states)]
+
+    def _wanted_streams(self, asked: Asked) -> tuple[list[QueueInfo], int]:
+        """By name, those that have the subject that is asked for; and from where on."""
+        given = fields.load(asked.body)
+        subject = fields.text(given, "subject").encode()
+        if subject and not is_subject(subject):
+            raise known(10003)
+        streams = self._cluster.catalog_machine.streams(asked.vhost)
+        found = [
+            info
+            for info in sorted(streams, key=lambda each: each.name)
+            if not subject
+            or any(overlap(each.encode(), subject) for each in (info.stream or {})["subjects"])
+        ]
+        return found, max(0, fields.number(given, "offset"))
+
+    async def _stream_names(self, asked: Asked) -> Json:
+        streams, offset = self._wanted_streams(asked)
+        names = [info.name for info in streams]
+        return _page(len(names), offset, NAMES_MAX) | {
+            "streams": names[offset : offset + NAMES_MAX]
+        }
+
+    async def _stream_list(self, asked: Asked) -> Json:
+        streams, offset = self._wanted_streams(asked)
+        page = streams[offset : offset + INFOS_MAX]
+        known_infos: dict[str, Json] = {}
+        if page:
+            for answer in (await self._peer_rpc.request_all(KIND, "list", asked.vhost)).values():
+                known_infos |= answer
+        found = _page(len(streams), offset, INFOS_MAX)
+        found["streams"] = [known_infos[each.name] for each in page if each.name in known_infos]
+        missing = [each.name for each in page if each.name not in known_infos]
+        return found | ({"missing": missing} if missing else {})
+
+    def _own_infos(self, vhost: str) -> dict[str, Json]:
+        return {
+            info.name: found
+            for info in self._cluster.catalog_machine.streams(vhost)
+            if (found := self._own_info(vhost, info.name)) is not None
+        }
+
+    def _own_info(self, vhost: str, name: str) -> Json | None:
+        """None: this node does not lead it."""
+        info = self._stream(vhost, name)
+        if info is None or self._cluster.leader_of(info.group) != self._cluster.node:
+            return None
+        group = self._cluster.group(info.group)
+        stream = None
+        if group is not None and group.ready:
+            stream = stream_of(group, info.queue)
+        if group is None or stream is None:
+            return None
+        return self._shown(info, group, stream)
+
+    def _shown(self, info: QueueInfo, group: GroupLike, stream: Stream, **more: Any) -> Json:
+        return shown.stream(
+            info.stream or {},
+            stream.state(),
+            self._cluster_of(group),
+            self._cluster.now_ms(),
+            **more,
+        )
+
+    def _cluster_of(self, group: GroupLike) -> Json:
+        lag = cast("dict[str, int]", group.status().get("lag") or {})
+        peers = [
+            shown.Peer(each, self._cluster.peers.is_up(each), lag.get(each) or 0, 0)
+            for each in group.members
+            if each != self._cluster.node
+        ]
+        return shown.cluster(self._cluster.config.cluster, self._cluster.node, peers)
+
+    # --- streams in the catalog -------------------------------------------------------------------
+
+    def _config_of(self, asked: Asked) -> stream_config.Config:
+        given = fields.load(asked.body)
+        if fields.text(given, "name") != asked.call.stream:
+            raise known(10056)
+        return stream_config.stream_config(given)
+
+    async def _create_stream(self, asked: Asked) -> Json:
+        config = self._config_of(asked)
+        vhost, name = asked.vhost, asked.call.stream
+        if self._is_there(vhost, name, config):
+            return await self._info_of(vhost, name) | {"did_create": True}
+        config[stream_config.CREATED] = self._cluster.now_ms()
+        outcome = await self._cluster.declare_queue(vhost, name, _arguments(config))
+        if outcome.kind != "ok":
+            if outcome.code == INEQUIVALENT and self._is_there(vhost, name, config):
+                return await self._info_of(vhost, name) | {"did_create": True}
+            raise _error_of(outcome)
+        self._leading.tell_stream(vhost, name, "create")
+        return await self._info_of(vhost, name) | {"did_create": True}
+
+    def _is_there(self, vhost: str, name: str, config: stream_config.Config) -> bool:
+        info = self._cluster.queue_info(vhost, name)
+        if info is None:
+            return False
+        if info.stream is None or not stream_config.equal(info.stream, config):
+            raise known(10058)
+        return True
+
+    async def _update_stream(self, asked: Asked) -> Json:
+        config = self._config_of(asked)
+        vhost, name = asked.vhost, asked.call.stream
+        info = await self._find(vhost, name)
+        config = stream_config.changed(dict(info.stream or {}), config)
+        outcome = await self._cluster.change_stream(vhost, name, _arguments(config))
+        if outcome.kind != "ok":
+            raise _error_of(outcome)
+        self._leading.tell_stream(vhost, name, "modify")
+        return await self._info_of(vhost, name)
+
+    async def _delete_stream(self, asked: Asked) -> Json:
+        vhost, name = asked.vhost, asked.call.stream
+        info = await self._find(vhost, name)
+        outcome = await self._cluster.remove_queue(vhost, name)
+        if outcome.kind != "ok":
+            raise _error_of(outcome)
+        for node in (self._cluster.node, *self._peer_rpc.others()):
+            self._peer_rpc.notify(node, KIND, "gone", info.queue)
+        self._leading.tell_stream(vhost, name, "delete")
+        return {"success": True}
+
+    async def _find(self, vhost: str, name: str) -> QueueInfo:
+        info = self._stream(vhost, name)
+        if info is None:
+            await self._cluster.names.barrier()
+            info = self._stream(vhost, name)
+        if info is None:
+            raise known(10059)
+        return info
+
+    async def _info_of(self, vhost: str, name: str) -> Json:
+        """As the leader shows it, once there is one."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while loop.time() < until_s:
+            info = self._stream(vhost, name)
+            if info is None:
+                raise known(10059)
+            leader = self._cluster.leader_of(info.group)
+            if leader is not None:
+                try:
+                    found = await self._peer_rpc.request(leader, KIND, "info", vhost, name)
+                except BrokerError:
+                    found = None
+                if found is not None:
+                    return found
+            await asyncio.sleep(AGAIN_S)
+        raise known(10008)
+
+    # --- a stream, at its leader ------------------------------------------------------------------
+
+    def _stream_info(self, served: Served) -> Json:
+        given, stream = served.given, served.stream
+        pattern = fields.text(given, "subjects_filter").encode()
+        offset = max(0, fields.number(given, "offset"))
+        more: Json = {}
+        page = _page(0, 0, 0)
+        if pattern:
+            rows = stream.subject_counts(pattern, SUBJECTS_MAX + 1, offset)
+            more["subjects"] = rows[:SUBJECTS_MAX]
+            total = offset + len(rows)
+            page = _page(total, offset, SUBJECTS_MAX)
+        if fields.flag(given, "deleted_details"):
+            more["deleted"] = stream.deleted(DELETED_MAX)
+        return page | self._shown(served.info, served.group, stream, **more)
+
+    async def _purge(self, served: Served) -> Json:
+        given, config = served.given, served.info.stream or {}
+        if config.get("sealed"):
+            raise known(10109)
+        if config.get("deny_purge"):
+            raise ApiError(500, 10110, "stream purge not permitted")
+        below, keep = fields.number(given, "seq"), fields.number(given, "keep")
+        if below and keep:
+            raise known(10003)
+        subject = fields.text(given, "filter").encode()
+        if subject and not is_subject(subject):
+            raise known(10003)
+        command = Purge(served.info.queue, subject or None, max(0, below), max(0, keep))
+        done = await self._do(served, command)
+        return {"success": True, "purged": done.count}
+
+    async def _delete_message(self, served: Served) -> Json:
+        seq, config = fields.number(served.given, "seq"), served.info.stream or {}
+        if config.get("sealed"):
+            raise known(10109)
+        if config.get("deny_delete"):
+            raise ApiError(500, 10057, "message delete not permitted")
+        if served.stream.find(seq) is None:
+            raise ApiError(500, 10057, "no message found")
+        await self._do(served, DeleteMessage(served.info.queue, seq))
+        return {"success": True}
+
+    async def _get_message(self, served: Served) -> Json:
+        given, stream = served.given, served.stream
+        if not given:
+            raise known(10003)
+        reply = await served.group.ask(Barrier())  # what was answered before is seen
+        if reply.kind != "ok":
+            raise known(10008)
+        found = _look_up(stream, given)
+        if found is None:
+            raise known(10037)
+        body, header = await _read(served.group, found)
+        return {
+            "message": shown.message(found.subject, found.sequence, header, body, found.stored_ms)
+        }
+
+    async def _do(self, served: Served, command: Command) -> Ok:
+        """Wherever the stream is led by now."""
+        outcome = await self._retries.ask(served.info.group, command, within_s=PATIENCE_S)
+        if outcome.kind == "ok" and isinstance(outcome.reply, Ok):
+            return outcome.reply
+        if outcome.in_doubt and type(command) is DropConsumer:
+            return Ok(1)  # an earlier try did it
+        raise _error_of(outcome)
+
+    def _step_down(self, served: Served) -> Json:
+        if served.call.consumer and served.call.consumer not in served.stream.consumers:
+            raise known(10014)
+        transfer = getattr(served.group, "transfer", None)
+        if transfer is None or len(served.group.members) < 2:
+            raise ApiError(503, 10010, "JetStream clustering support required")
+        asyncio.get_running_loop().call_soon(transfer, None)
+        return {"success": True}
+
+    # --- direct get -------------------------------------------------------------------------------
+
+    async def _direct_get(self, served: Served) -> None:
+        config = served.info.stream or {}
+        if not config.get("allow_direct"):
+            raise known(10003)
+        send, inbox = self._post.send, served.inbox
+        try:
+            given = served.given
+        except ApiError:
+            send(inbox, b"", status(408, "Bad Request"))
+            return
+        if served.call.rest:
+            given = {"last_by_subj": served.call.rest, **given}
+        if not given:
+            send(inbox, b"", status(408, "Empty Request"))
+            return
+        if given.get("multi_last") or given.get("batch"):
+            await self._direct_batch(served, given)
+            return
+        found = _look_up(served.stream, given)
+        if found is None:
+            send(inbox, b"", status(404, "Message Not Found"))
+            return
+        await self._send_direct(served, found, given, [])
+
+    async def _send_direct(
+        self, served: Served, found: Found, given: Json, more: Sequence[tuple[str, object]]
+    ) -> int:
+        body, header = await _read(served.group, found)
+        about: list[tuple[str, object]] = [
+            ("Nats-Stream", served.info.name),
+            ("Nats-Subject", found.subject.decode(errors="replace")),
+            ("Nats-Sequence", found.sequence),
+            ("Nats-Time-Stamp", text_of_ms(found.stored_ms)),
+            *more,
+        ]
+        bare = fields.flag(given, "no_hdr") or not header
+        self._post.send(served.inbox, body, block(about) if bare else with_fields(header, about))
+        return len(body)
+
+    async def _direct_batch(self, served: Served, given: Json) -> None:
+        stream, send, inbox = served.stream, self._post.send, served.inbox
+        count = fields.number(given, "batch") or DIRECT_BATCH_MAX
+        count = min(max(1, count), DIRECT_BATCH_MAX)
+        room = fields.number(given, "max_bytes") or DIRECT_BYTES_MAX
+        patterns = [each.encode() for each in fields.texts(given, "multi_last")]
+        up_to = fields.number(given, "up_to_seq")
+        if given.get("up_to_time") is not None:
+            ms = ms_of_text(given["up_to_time"])
+            if ms is None or up_to:
+                send(inbox, b"", status(408, "Bad Request"))
+                return
+            up_to = max(0, stream.seq_at(ms) - 1)
+        rows: list[Found]
+        if patterns:
+            last = up_to or stream.state().last_seq
+            last_ones = stream.last_of_each(tuple(patterns), last, DIRECT_BATCH_MAX + 1)
+            if len(last_ones) > DIRECT_BATCH_MAX:
+                send(inbox, b"", status(413, "Too Many Results"))
+                return
+            start = fields.number(given, "seq")
+            rows = [each for each in last_ones if each.sequence >= start]
+            rows.sort(key=lambda each: each.sequence)
+            pending = len(rows)
+        else:
+            pattern = (fields.text(given, "next_by_subj") or ">").encode()
+            seq = fields.number(given, "seq") or 1
+            if given.get("start_time") is not None:
+                seq = stream.seq_at(ms_of_text(given["start_time"]) or 0)
+            rows = []
+            while len(rows) < count and (each := stream.next_of(pattern, seq)) is not None:
+                rows.append(each)
+                seq = each.sequence + 1
+            pending = _count(stream, pattern) if rows else 0
+        if not rows:
+            send(inbox, b"", status(404, "No Results" if patterns else "Message Not Found"))
+            return
+        last_seq = 0
+        for number, each in enumerate(rows[:count], 1):
+            pending -= 1
+            more = [("Nats-Num-Pending", max(0, pending)), ("Nats-Last-Sequence", last_seq)]
+            room -= await self._send_direct(served, each, given, more)
+            last_seq = each.sequence
+            if room <= 0 and number < len(rows):
+                break
+        end: list[tuple[str, object]] = [
+            ("Nats-Num-Pending", max(0, pending)),
+            ("Nats-Last-Sequence", last_seq),
+        ]
+        if patterns:
+            end.append(("Nats-UpTo-Sequence", up_to or stream.state().last_seq))
+        send(inbox, b"", status(204, "EOB", end))
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    async def _create_consumer(self, served: Served) -> Json:
+        given, call = served.given, served.call
+        named = fields.text(given, "stream_name")
+        if named and named != call.stream:
+            raise known(10056)
+        wanted = fields.part(given, "config")
+        if wanted is None:
+            raise known(10078)
+        action = fields.text(given, "action")
+        if action not in ("", "create", "update"):
+            raise invalid_json(f"{action!r} is no action")
+        stream = served.stream
+        config = consumer_config.consumer_config(wanted, served.info.stream or {})
+        _check_names(call, config)
+        if not config.get("name"):
+            config["name"] = secrets.token_hex(EPHEMERAL_NAME_BYTES)
+        name = config["name"]
+        existing = stream.consumers.get(name)
+        others = {each: consumer.config for each, consumer in stream.consumers.items()}
+        if existing is None:
+            if action == "update":
+                raise known(10149)
+            most = (served.info.stream or {}).get("max_consumers", -1)
+            if 0 < most <= len(stream.consumers):
+                raise known(10026)
+        else:
+            if action == "create" and consumer_config.shown(existing.config) != (
+                consumer_config.shown(config)
+            ):
+                raise known(10148)
+            deliver = existing.config.get("deliver_subject")
+            moved = deliver and deliver != config.get("deliver_subject")
+            if moved and self._leading.waiting(served.info, name)[1]:
+                raise known(10105)
+            config = consumer_config.changed(existing.config, config)
+        if (served.info.stream or {}).get("retention") == "workqueue":
+            consumer_config.check_workqueue(config, others)
+        if existing is None or existing.config != config:
+            command = PutConsumer(served.info.queue, config, cast(Any, action))
+            await self._put(served, command, name)
+            if existing is None:
+                self._leading.tell_consumer(served.info, name, "create")
+        return self._consumer(served, name)
+
+    async def _put(self, served: Served, command: PutConsumer, name: str) -> None:
+        """And it is known here, even if this node no longer leads the stream."""
+        await self._do(served, command)
+        for _ in range(round(PATIENCE_S / AGAIN_S)):
+            if name in served.stream.consumers:
+                break
+            await asyncio.sleep(AGAIN_S)
+        if served.group.ready:
+            self._leading.put(served.info, served.group, name)
+
+    def _consumer(self, served: Served, name: str) -> Json:
+        consumer = served.stream.consumers.get(name)
+        if consumer is None:
+            raise known(10014)
+        waiting, bound = self._leading.waiting(served.info, name)
+        return shown.consumer(
+            served.info.name,
+            name,
+            consumer.created_ms,
+            consumer.config,
+            consumer.info(),
+            self._cluster_of(served.group),
+            self._cluster.now_ms(),
+            waiting=waiting,
+            bound=bound,
+        )
+
+    def _consumer_info(self, served: Served) -> Json:
+        return self._consumer(served, served.call.consumer)
+
+    def _consumer_names(self, served: Served) -> Json:
+        names, offset = sorted(served.stream.consumers), self._offset(served)
+        found = _page(len(names), offset, NAMES_MAX)
+        return found | {"consumers": names[offset : offset + NAMES_MAX]}
+
+    def _consumer_list(self, served: Served) -> Json:
+        names, offset = sorted(served.stream.consumers), self._offset(served)
+        rows = [self._consumer(served, each) for each in names[offset : offset + INFOS_MAX]]
+        return _page(len(names), offset, INFOS_MAX) | {"consumers": rows}
+
+    def _offset(self, served: Served) -> int:
+        return max(0, fields.number(served.given, "offset"))
+
+    async def _delete_consumer(self, served: Served) -> Json:
+        name = served.call.consumer
+        if name not in served.stream.consumers:
+            raise known(10014)
+        await self._do(served, DropConsumer(served.info.queue, name))
+        self._leading.dropped(served.info)
+        return {"success": True}
+
+    async def _pause_consumer(self, served: Served) -> Json:
+        name = served.call.consumer
+        consumer = served.stream.consumers.get(name)
+        if consumer is None:
+            raise known(10014)
+        point = served.given.get("pause_until")
+        ms = 0 if point is None else ms_of_text(point)
+        if ms is None:
+            raise invalid_json("pause_until is no point in time")
+        config = {
+            field: value
+            for field, value in consumer.config.items()
+            if field not in ("pause_until", "pause_until_ms")
+        }
+        now_ms = self._cluster.now_ms()
+        if ms > now_ms:
+            config |= {"pause_until": point, "pause_until_ms": ms}
+        await self._put(served, PutConsumer(served.info.queue, config, "update"), name)
+        paused = shown.paused(config, now_ms)
+        return paused or {"paused": False, "pause_until": text_of_ms(ms)}
+
+    def _next(self, served: Served) -> None:
+        feed = self._leading.feed(served.info, served.group, served.call.consumer)
+        if feed is None:
+            self._post.send(served.inbox, b"", NO_RESPONDERS)
+            return
+        if served.inbox.subject:
+            feed.pull(served.inbox.subject, ask_of(served.body))
+
+
+def _page(total: int, offset: int, limit: int) -> Json:
+    return {"total": total, "offset": offset, "limit": limit}
+
+
+def _arguments(config: stream_config.Config) -> Json:
+    return {QUEUE_TYPE: STREAM, STREAM_CONFIG: config}
+
+
+def _error_of(outcome: Outcome) -> ApiError:
+    detail = getattr(outcome.reply, "detail", None)
+    if type(detail) is int and detail >= 10_000:
+        return known(detail)
+    if outcome.code == INEQUIVALENT:
+        return known(10058)
+    if outcome.code == NO_QUEUE:
+        return known(10059)
+    if outcome.code == LIMIT_REACHED:
+        return ApiError(400, 10027, "maximum number of streams reached")
+    if outcome.reply is None:
+        return ApiError(503, 10008, outcome.reason or "JetStream system temporarily unavailable")
+    return invalid_stream(outcome.reason or "refused")
+
+
+def _check_names(call: Call, config: Mapping[str, Any]) -> None:
+    name, durable = config.get("name") or "", config.get("durable_name") or ""
+    if call.verb == "CONSUMER.DURABLE.CREATE":
+        if not durable:
+            raise known(10018)
+        if durable != call.consumer:
+            raise known(10017)
+    elif not call.consumer:
+        if durable:
+            raise known(10020)
+    else:
+        if not stream_config.is_name(call.consumer):
+            raise known(10127)
+        if name != call.consumer:
+            raise known(10017)
+        if call.rest:
+            if config.get("filter_subjects"):
+                raise known(10137)
+            if config.get("filter_subject") != call.rest:
+                raise known(10131)
+
+
+def _look_up(stream: Stream, given: Json) -> Found | None:
+    """What the machine found. None: there is none."""
+    seq = fields.number(given, "seq")
+    last, following = fields.text(given, "last_by_subj"), fields.text(given, "next_by_subj")
+    if last:
+        if not is_subject(last.encode()) or following or seq:
+            raise known(10003)
+        return stream.last_of(last.encode())
+    if given.get("start_time") is not None:
+        ms = ms_of_text(given["start_time"])
+        if ms is None or seq:
+            raise known(10003)
+        seq = stream.seq_at(ms)
+        following = following or ">"
+    if following:
+        if not is_subject(following.encode()):
+            raise known(10003)
+        return stream.next_of(following.encode(), max(1, seq))
+    if seq <= 0:
+        raise known(10003)
+    return stream.find(seq)
+
+
+def _count(stream: Stream, pattern: bytes) -> int:
+    """Messages of these subjects."""
+    if pattern == b">":
+        return stream.state().messages
+    return sum(count for _, count in stream.subject_counts(pattern, SUBJECTS_MAX, 0))
+
+
+async def _read(group: GroupLike, found: Found) -> tuple[bytes, bytes]:
+    """Body and header block."""
+    rows = await load(group, found.bodies)
+    if not rows:
+        raise known(10037)
+    ((body, meta),) = rows
+    assert isinstance(body, bytes)
+    return body, header_of(meta)

@@ -1,0 +1,403 @@
+"""Deliveries of one consumer, at the node that leads its stream: `Fetch`, read, send, and again.
+
+What a consumer gets is decided by the machine. A feed knows who waits, asks for all of them at
+once, and only when there is something to get. One `Fetch` is under way at a time, so deliveries
+leave in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from cluster.groups.group_like import GroupLike
+from cluster.groups.outcome import Outcome
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import Command, DropConsumer, Fetch
+from cluster.machine.replies import Fetched, StreamChunk
+from cluster.machine.stream.consumers import TOO_LARGE, StreamConsumer
+from cluster.types import LargeBody
+from node.protocols.nats.jetstream.acks import reply_subject
+from node.protocols.nats.jetstream.headers import status, with_fields
+from node.protocols.nats.jetstream.machine import Bodies, header_of, load, read, stream_of
+from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
+from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
+from node.protocols.nats.reader import CRLF, Publish
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+#: Of one `Fetch`.
+MESSAGES_AT_ONCE: Final = 1_000
+BYTES_AT_ONCE: Final = 1 << 20
+#: Somebody takes slowly what is sent: then it goes on after so long.
+SLOWER_S: Final = 0.01
+#: After a proposal that failed.
+AGAIN_S: Final = 0.05
+#: With flow control: so much may be sent that was not heard of.
+FLOW_BYTES_MAX: Final = 4 << 20
+#: Who does nothing is looked at no less often.
+INACTIVE_LOOK_S: Final = 60.0
+
+#: The number of the request of a push consumer.
+_PUSH: Final = 0
+
+
+_Loaded = tuple[int, StreamChunk, Bodies | None]
+
+
+class Home(Protocol):
+    """What feeds need of the node: see `node.protocols.nats.jetstream.leading`."""
+
+    post: Post
+    tasks: Tasks
+
+    def now_ms(self) -> int: ...
+
+
+class Feed:
+    """Of one consumer, as long as this node leads its stream."""
+
+    def __init__(
+        self, home: Home, group: GroupLike, info: QueueInfo, consumer: StreamConsumer
+    ) -> None:
+        self.info = info
+        self.name = consumer.settings.name
+        self.key = consumer.key
+        self.pulls = Pulls()
+        self.over = False
+        self._home = home
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self.consumer = consumer
+        self._reply = reply_subject(info.name, self.name)
+        self._fetching = False
+        self._alone = False  # the next message comes alone, whatever its size
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._used_s = self._loop.time()  # when somebody last wanted something of it
+        # Of a push consumer.
+        self._beat_s = self._used_s
+        self._unheard_bytes = 0
+        self._flow: bytes | None = None  # the subject by which it says how far it is
+        self._flow_bytes = 0  # that were sent when it was asked
+
+    # --- who wants --------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.consumer.config
+
+    @property
+    def deliver(self) -> Inbox | None:
+        """Of a push consumer."""
+        subject = self.config.get("deliver_subject")
+        return Inbox(self.info.vhost, subject.encode()) if subject else None
+
+    @property
+    def bound(self) -> bool:
+        """Somebody takes what is pushed."""
+        deliver = self.deliver
+        group = self.config.get("deliver_group") or ""
+        return deliver is not None and self._home.post.wanted(deliver, group.encode())
+
+    def pull(self, inbox: bytes, ask: Ask) -> None:
+        if self.deliver is not None:
+            self._say([Say(inbox, status(409, "Consumer is push based"))])
+            return
+        now_s = self._used_s = self._loop.time()
+        empty = not (self._fetching or self.consumer.may_fetch)
+        if self.pulls.add(inbox, ask, self.config, now_s, empty=empty):
+            self.wake()
+            self._set_timer()
+        self._say(self.pulls.take_sayings())
+
+    def heard(self, subject: bytes) -> None:
+        """What a client answered to a request for flow control."""
+        if subject == self._flow:
+            self._flow = None
+            self._unheard_bytes = max(0, self._unheard_bytes - self._flow_bytes)
+            self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do: it is done in the next turn."""
+        if not self._soon and not self._fetching and not self.over:
+            self._soon = True
+            self._loop.call_soon(self._look)
+
+    def changed(self, consumer: StreamConsumer) -> None:
+        """The consumer, or its configuration, is another one now."""
+        self.consumer = consumer
+        self._set_timer()
+        self.wake()
+
+    def end(self, text: str) -> None:
+        """Those who wait are told why."""
+        if not self.over:
+            self.over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self.pulls.end_all(409, text, self._loop.time())
+            self._say(self.pulls.take_sayings())
+
+    # --- asking the machine -----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._soon = False
+        if self._fetching or self.over:
+            return
+        if not self.consumer.may_fetch:
+            self._nothing_left()
+            return
+        requests = self._requests()
+        if requests:
+            self._fetching = True
+            self._propose(Fetch(self.info.queue, self.name, requests), self._fetched)
+
+    def _requests(self) -> list[tuple[int, int, int]]:
+        if self.deliver is not None:
+            held = self._flow is not None and self._unheard_bytes >= FLOW_BYTES_MAX
+            if held or not self.bound:
+                return []
+            return [(_PUSH, 1, 0) if self._alone else (_PUSH, MESSAGES_AT_ONCE, BYTES_AT_ONCE)]
+        vhost, wanted = self.info.vhost, self._home.post.wanted
+        gone = {each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))}
+        if gone:
+            self.pulls.drop(gone, self._loop.time())
+        found: list[tuple[int, int, int]] = []
+        if self._alone:
+            return [(number, 1, size) for number, _, size in self.pulls.requests()[:1]]
+        room = MESSAGES_AT_ONCE
+        for number, count, bytes_max in self.pulls.requests():
+            count = min(count, room)
+            found.append((number, count, min(bytes_max or BYTES_AT_ONCE, BYTES_AT_ONCE)))
+            room -= count
+            if not room:
+                break
+        return found
+
+    def _propose(self, command: Command, done: Any) -> None:
+        self._group.propose(command, done)
+
+    def _fetched(self, outcome: Outcome) -> None:
+        if self.over:
+            return
+        reply = outcome.reply
+        if type(reply) is not Fetched:
+            self._fetching = False
+            if outcome.reply is None:  # no leader, or no room: what was handed out comes again
+                self._loop.call_later(AGAIN_S, self.wake)
+            return
+        missing = False
+        loaded: list[_Loaded] = []
+        for number, chunks, _ in reply.batches:
+            for chunk in chunks:
+                bodies = read(self._group, chunk.bodies)
+                missing |= bodies is None or any(type(body) is LargeBody for body, _ in bodies)
+                loaded.append((number, chunk, bodies))
+        # A message that is larger than what is asked for at once has to come alone.
+        self._alone = not loaded
+        too_large = [number for number, _, note in reply.batches if note == TOO_LARGE]
+        if missing:
+            self._home.tasks.start(self._load(loaded, too_large), name="stream_read")
+        else:
+            self._deliver(loaded, too_large)
+
+    async def _load(self, loaded: Sequence[_Loaded], too_large: Sequence[int]) -> None:
+        found = [
+            (number, chunk, await load(self._group, chunk.bodies)) for number, chunk, _ in loaded
+        ]
+        if not self.over:
+            self._deliver(found, too_large)
+
+    def _too_large(self, number: int, now_s: float) -> None:
+        """For what was asked; or only for what is asked at once."""
+        each = self.pulls.find(number)
+        if each is not None and each.limited and (self._alone or each.bytes_left <= BYTES_AT_ONCE):
+            self.pulls.too_large(number, now_s)
+
+    # --- delivering -------------------------------------------------------------------------------
+
+    def _deliver(self, loaded: Sequence[_Loaded], too_large: Sequence[int]) -> None:
+        slower = False
+        by_request: dict[int, list[Publish]] = {}
+        for number, chunk, bodies in loaded:
+            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or ()))
+        now_s = self._used_s = self._loop.time()
+        for number, messages in by_request.items():
+            size = sum(each.size + len(each.subject) for each in messages)
+            if number == _PUSH and (deliver := self.deliver) is not None:
+                slower |= self._home.post.deliver(deliver, messages)
+                self._pushed(deliver, size, now_s)
+                continue
+            each = self.pulls.find(number)
+            if each is not None:
+                inbox = Inbox(self.info.vhost, each.inbox)
+                slower |= self._home.post.deliver(inbox, messages)
+                self.pulls.got(number, len(messages), size, now_s)
+        for number in too_large:
+            self._too_large(number, now_s)
+        self._fetching = False
+        self._say(self.pulls.take_sayings())
+        rate = self.config.get("rate_limit_bps") or 0
+        if slower:
+            self._loop.call_later(SLOWER_S, self.wake)
+        elif rate and loaded:
+            size = sum(each.size for messages in by_request.values() for each in messages)
+            self._loop.call_later(size * 8 / rate, self.wake)
+        elif not self.consumer.may_fetch:
+            self._nothing_left()
+        else:
+            self.wake()
+        self._set_timer()
+
+    def _messages(self, chunk: StreamChunk, bodies: Bodies) -> list[Publish]:
+        stream = stream_of(self._group, self.info.queue)
+        if stream is None:
+            return []
+        headers_only = self.config.get("headers_only")
+        found: list[Publish] = []
+        for at, (body, meta) in enumerate(bodies):
+            assert isinstance(body, bytes)
+            sequence = chunk.first + at
+            found_now = stream.find(sequence)
+            if found_now is None:
+                continue  # deleted since
+            subject = found_now.subject
+            header = header_of(meta)
+            if headers_only:
+                header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""
+            reply = b"%b%d.%d.%d.%d.%d" % (
+                self._reply,
+                chunk.delivery_count,
+                sequence,
+                chunk.consumer_first + at,
+                chunk.stored_ms * NS_PER_MS,
+                max(0, chunk.pending - at),
+            )
+            size = len(header) + len(body)
+            found.append(
+                Publish(subject, reply, len(header), size, [b"%b%b%b" % (header, body, CRLF)])
+            )
+        return found
+
+    def _nothing_left(self) -> None:
+        if self.pulls:
+            self.pulls.nothing_left(self._loop.time())
+            self._say(self.pulls.take_sayings())
+
+    def _say(self, sayings: Sequence[Say]) -> None:
+        for inbox, header in sayings:
+            self._home.post.send(Inbox(self.info.vhost, inbox), b"", header)
+
+    # --- push -------------------------------------------------------------------------------------
+
+    def _pushed(self, deliver: Inbox, size: int, now_s: float) -> None:
+        self._beat_s = now_s
+        if not self.config.get("flow_control"):
+            return
+        self._unheard_bytes += size
+        if self._flow is None and self._unheard_bytes > FLOW_BYTES_MAX // 2:
+            self._ask_flow(deliver)
+
+    def _ask_flow(self, deliver: Inbox) -> None:
+        """Who answers has got all that was sent before."""
+        self._flow_bytes = self._unheard_bytes
+        names = f"{self.info.name}.{self.name}.{secrets.token_hex(4)}"
+        self._flow = b"$JS.FC.%b" % names.encode()
+        self._home.post.send(deliver, b"", status(100, "FlowControl Request"), self._flow)
+
+    def _beat(self, deliver: Inbox) -> None:
+        known = self.consumer.info()
+        about: list[tuple[str, object]] = [
+            ("Nats-Last-Consumer", known.delivered_consumer),
+            ("Nats-Last-Stream", known.delivered_stream),
+        ]
+        if self._flow is not None:
+            about.append(("Nats-Consumer-Stalled", self._flow.decode()))
+        self._home.post.send(deliver, b"", status(100, "Idle Heartbeat", about))
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._set_timer()
+        self.wake()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._due_s()
+        if due_s is not None and not self.over:
+            self._timer = self._loop.call_at(due_s, self._time)
+
+    def _due_s(self) -> float | None:
+        now_s = self._loop.time()
+        dues: list[float] = []
+        pulls_due = self.pulls.due_s(now_s)
+        if pulls_due is not None:
+            dues.append(pulls_due)
+        heartbeat = self.config.get("idle_heartbeat")
+        if heartbeat and self.deliver is not None:
+            dues.append(max(now_s, self._beat_s + heartbeat / NS_PER_S))
+        inactive_s = self._inactive_s
+        if inactive_s:
+            dues.append(max(now_s + 0.01, min(self._used_s + inactive_s, now_s + INACTIVE_LOOK_S)))
+        return min(dues) if dues else None
+
+    @property
+    def _inactive_s(self) -> float:
+        """After so long without use it is dropped; 0: never."""
+        return (self.config.get("inactive_threshold") or 0) / NS_PER_S
+
+    def _time(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        self.pulls.look(now_s)
+        deliver, heartbeat = self.deliver, self.config.get("idle_heartbeat")
+        if deliver is not None:
+            if self.bound:
+                self._used_s = now_s
+                if heartbeat and self._beat_s + heartbeat / NS_PER_S <= now_s:
+                    self._beat_s = now_s
+                    self._beat(deliver)
+            else:
+                self._beat_s = now_s
+                self._flow, self._unheard_bytes = None, 0
+        elif len(self.pulls):
+            vhost, wanted = self.info.vhost, self._home.post.wanted
+            gone = [each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))]
+            self.pulls.drop(gone, now_s)
+            if len(self.pulls):
+                self._used_s = now_s
+        self._say(self.pulls.take_sayings())
+        if self._is_unused(now_s):
+            self._drop()
+        else:
+            self._set_timer()
+
+    def _is_unused(self, now_s: float) -> bool:
+        inactive_s = self._inactive_s
+        if not inactive_s or self._used_s + inactive_s > now_s:
+            return False
+        known = self.consumer.info()  # acknowledgements do not come by here
+        last_ms = max(known.last_ack_ms, known.last_delivered_ms)
+        unused_s = (self._home.now_ms() - last_ms) / 1000
+        if last_ms and unused_s < inactive_s:
+            self._used_s = now_s - max(0.0, unused_s)
+            return False
+        return True
+
+    def _drop(self) -> None:
+        log.info("consumer_unused", stream=self.info.name, consumer=self.name)
+        self._used_s = self._loop.time()  # should it fail, it is tried again after as long
+        self._propose(DropConsumer(self.info.queue, self.name, self.key), self._dropped)
+
+    def _dropped(self, outcome: Outcome) -> None:
+        if outcome.reply is None and not self.over:
+            self._set_timer()

@@ -1,0 +1,117 @@
+"""Header blocks of messages: what they ask of a stream, and those of the server's own. Pure.
+
+A block is the bytes of the wire, from `NATS/1.0` to the empty line, and stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cluster.machine.stream.settings import (
+    ASKED_ID,
+    ASKED_LAST,
+    ASKED_LAST_ID,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_STREAM,
+    ASKED_SUBJECT,
+    ASKED_TTL_MS,
+)
+from node.protocols.nats.interest import is_subject
+from node.protocols.nats.jetstream.errors import ApiError, known
+from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ns_of_span
+
+#: No block that asks something of a stream is without it.
+MARK: Final = b"Nats-"
+BLOCK_BYTES_MAX: Final = 64 * 1024
+TTL_NS_MIN: Final = NS_PER_S
+FIRST_LINE: Final = b"NATS/1.0"
+
+#: What is asked with these is not built yet.
+_MISSING: Final = {
+    b"Nats-Batch-Id": 10174,
+    b"Nats-Incr": 10168,
+    b"Nats-Schedule": 10188,
+    b"Nats-Schedule-Target": 10188,
+}
+
+
+def fields_of(block: bytes) -> dict[bytes, bytes]:
+    """The first value of each key."""
+    found: dict[bytes, bytes] = {}
+    for line in block.split(b"\r\n")[1:]:
+        key, colon, value = line.partition(b":")
+        if colon and key not in found:
+            found[key] = value.strip()
+    return found
+
+
+def asked(block: bytes) -> dict[int, Any] | None:
+    """The map for `ATTR_ASKED`. ApiError: it asks for what cannot be."""
+    if MARK not in block:
+        return None
+    given = fields_of(block)
+    for key, number in _MISSING.items():
+        if key in given:
+            raise known(number)
+    found: dict[int, Any] = {}
+    for key, place in (
+        (b"Nats-Msg-Id", ASKED_ID),
+        (b"Nats-Expected-Stream", ASKED_STREAM),
+        (b"Nats-Expected-Last-Msg-Id", ASKED_LAST_ID),
+    ):
+        if given.get(key):
+            found[place] = given[key].decode(errors="replace")
+    for key, place in (
+        (b"Nats-Expected-Last-Sequence", ASKED_LAST),
+        (b"Nats-Expected-Last-Subject-Sequence", ASKED_LAST_SUBJECT),
+    ):
+        text = given.get(key)
+        if text is not None:
+            if not text.isdigit() or len(text) > 19:
+                raise known(10003)
+            found[place] = int(text)
+    subject = given.get(b"Nats-Expected-Last-Subject-Sequence-Subject")
+    if subject:
+        if ASKED_LAST_SUBJECT not in found or not is_subject(subject):
+            raise known(10193)
+        found[ASKED_SUBJECT] = subject
+    rollup = given.get(b"Nats-Rollup")
+    if rollup is not None:
+        if rollup not in (b"sub", b"all"):
+            raise ApiError(500, 10111, f"rollup value invalid: {rollup.decode(errors='replace')!r}")
+        found[ASKED_ROLLUP] = rollup.decode()
+    ttl = given.get(b"Nats-TTL")
+    if ttl:
+        found[ASKED_TTL_MS] = _ttl_ms(ttl.decode(errors="replace"))
+    return found or None
+
+
+def _ttl_ms(text: str) -> int:
+    """0: never."""
+    if text == "never":
+        return 0
+    ns = int(text) * NS_PER_S if text.isdigit() and len(text) < 12 else ns_of_span(text)
+    if ns is None or ns < TTL_NS_MIN:
+        raise known(10165)
+    return ns // NS_PER_MS
+
+
+def status(code: int, text: str, fields: Iterable[tuple[str, object]] = ()) -> bytes:
+    """A block that says how something is, or ended."""
+    rest = "".join(f"{key}: {value}\r\n" for key, value in fields)
+    return f"NATS/1.0 {code} {text}\r\n{rest}\r\n".encode()
+
+
+def block(fields: Iterable[tuple[str, object]]) -> bytes:
+    return (
+        "NATS/1.0\r\n" + "".join(f"{key}: {value}\r\n" for key, value in fields) + "\r\n"
+    ).encode()
+
+
+def with_fields(block_: bytes | None, fields: Iterable[tuple[str, object]]) -> bytes:
+    """The block, or a new one, with more behind what it has."""
+    more = "".join(f"{key}: {value}\r\n" for key, value in fields).encode()
+    head = block_[:-2] if block_ else FIRST_LINE + b"\r\n"
+    return head + more + b"\r\n"

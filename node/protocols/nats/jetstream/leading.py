@@ -1,0 +1,244 @@
+"""Streams that this node leads: their consumers' feeds, and what others must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.group import Group, Role
+from cluster.groups.group_like import GroupLike
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.effects import Effect, StreamAdvisory, StreamChanged
+from cluster.machine.stream.consumers import StreamConsumer
+from cluster.machine.stream.settings import matches
+from cluster.machine.stream.stream import Stream
+from cluster.types import CATALOG_GROUP, QueueId, Stamp
+from node.protocols.nats.interest import is_literal
+from node.protocols.nats.jetstream.feeds import Feed
+from node.protocols.nats.jetstream.machine import stream_of
+from node.protocols.nats.jetstream.post import Post
+from node.tasks import Tasks
+
+LEADERSHIP_CHANGE: Final = "Leadership Change"
+CONSUMER_DELETED: Final = "Consumer Deleted"
+
+_ADVISORIES: Final = {
+    "max_deliver": ("CONSUMER.MAX_DELIVERIES", "max_deliver"),
+    "nak": ("CONSUMER.MSG_NAKED", "nak"),
+    "terminated": ("CONSUMER.MSG_TERMINATED", "terminated"),
+}
+
+
+class _Led:
+    """A stream."""
+
+    __slots__ = ("feeds", "group", "info")
+
+    def __init__(self, info: QueueInfo, group: GroupLike) -> None:
+        self.info = info
+        self.group = group
+        self.feeds: dict[str, Feed] = {}
+
+    @property
+    def stream(self) -> Stream | None:
+        """As the machine has it; None: it is gone."""
+        return stream_of(self.group, self.info.queue)
+
+
+class Leading:
+    """One a node. Implements `Home` of feeds."""
+
+    def __init__(self, cluster: ClusterNode, post: Post, tasks: Tasks) -> None:
+        self.post = post
+        self.tasks = tasks
+        self._cluster = cluster
+        self._led: dict[QueueId, _Led] = {}
+        #: Push consumers by where they deliver to.
+        self._pushing: dict[str, dict[bytes, dict[Feed, None]]] = {}
+        cluster.on_effects.append(self._effects)
+        cluster.on_role.append(self._role)
+
+    def now_ms(self) -> int:
+        return self._cluster.now_ms()
+
+    # --- what the cluster tells -------------------------------------------------------------------
+
+    def _role(self, group: Group, role: Role, term: int) -> None:
+        if group.id == CATALOG_GROUP or group.id not in self._cluster.groups:
+            return
+        if role is Role.LEADER:
+            for info in self._cluster.catalog_machine.queues_of(group.id):
+                if info.stream is not None:
+                    self._look(self._found(info, group))
+        else:
+            for led in [each for each in self._led.values() if each.info.group == group.id]:
+                self._forget(led, LEADERSHIP_CHANGE)
+
+    def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is StreamChanged:
+                self._changed(group, effect.queue)
+            elif type(effect) is StreamAdvisory:
+                self._advise(effect)
+
+    def _changed(self, group: GroupLike, queue: QueueId) -> None:
+        led = self._led.get(queue)
+        if led is None:
+            info = self._cluster.catalog_machine.queue_by_id(queue)
+            if info is None:
+                return
+            led = self._found(info, group)
+        self._look(led)
+
+    def _found(self, info: QueueInfo, group: GroupLike) -> _Led:
+        led = self._led.get(info.queue)
+        if led is None or led.group is not group:
+            led = self._led[info.queue] = _Led(info, group)
+        return led
+
+    def _look(self, led: _Led) -> None:
+        """Consumers come and go, and have something to get."""
+        stream = led.stream
+        if stream is None:
+            self._forget(led, CONSUMER_DELETED)
+            return
+        consumers = stream.consumers
+        for name, feed in list(led.feeds.items()):
+            consumer = consumers.get(name)
+            if consumer is None or consumer.key != feed.key:
+                self._end(led, feed, CONSUMER_DELETED)
+            elif consumer is not feed.consumer:
+                feed.changed(consumer)
+            elif consumer.may_fetch:
+                feed.wake()
+        if len(consumers) > len(led.feeds):
+            for name, consumer in consumers.items():
+                if name not in led.feeds:
+                    self._start(led, consumer)
+
+    def _start(self, led: _Led, consumer: StreamConsumer) -> Feed:
+        feed = led.feeds[consumer.settings.name] = Feed(self, led.group, led.info, consumer)
+        self._point(feed)
+        feed.start()
+        return feed
+
+    def _point(self, feed: Feed) -> None:
+        """Its deliveries go to where they go now."""
+        deliver = feed.deliver
+        if deliver is not None:
+            by_subject = self._pushing.setdefault(deliver.vhost, {})
+            by_subject.setdefault(deliver.subject, {})[feed] = None
+
+    def _unpoint(self, feed: Feed) -> None:
+        by_subject = self._pushing.get(feed.info.vhost, {})
+        for subject, feeds in list(by_subject.items()):
+            if feeds.pop(feed, 0) is None and not feeds:
+                del by_subject[subject]
+
+    def _end(self, led: _Led, feed: Feed, text: str) -> None:
+        del led.feeds[feed.name]
+        self._unpoint(feed)
+        feed.end(text)
+        if text == CONSUMER_DELETED:
+            self.tell_consumer(led.info, feed.name, "delete")
+
+    def _forget(self, led: _Led, text: str) -> None:
+        for feed in list(led.feeds.values()):
+            self._end(led, feed, text)
+        del self._led[led.info.queue]
+
+    # --- for requests -----------------------------------------------------------------------------
+
+    def feed(self, info: QueueInfo, group: GroupLike, name: str) -> Feed | None:
+        """Of a consumer that there is."""
+        led = self._found(info, group)
+        stream = led.stream
+        consumer = None if stream is None else stream.consumers.get(name)
+        if consumer is None:
+            return None
+        feed = led.feeds.get(name)
+        if feed is not None and feed.key == consumer.key:
+            return feed
+        if feed is not None:
+            self._end(led, feed, CONSUMER_DELETED)
+        return self._start(led, consumer)
+
+    def put(self, info: QueueInfo, group: GroupLike, name: str) -> None:
+        """It was made, or is as somebody wants it now."""
+        stream, feed = stream_of(group, info.queue), self.feed(info, group, name)
+        if feed is not None and stream is not None:
+            self._unpoint(feed)
+            feed.changed(stream.consumers[name])
+            self._point(feed)
+
+    def waiting(self, info: QueueInfo, name: str) -> tuple[int, bool]:
+        """How many requests wait, and does anybody take what is pushed?"""
+        led = self._led.get(info.queue)
+        feed = None if led is None else led.feeds.get(name)
+        return (0, False) if feed is None else (len(feed.pulls), feed.bound)
+
+    def interest(self, vhost: str, subject: bytes) -> None:
+        """Somebody wants what is sent there, or no longer."""
+        by_subject = self._pushing.get(vhost)
+        if not by_subject:
+            return
+        if is_literal(subject):
+            found = by_subject.get(subject, {})
+        else:
+            found = {
+                feed: None
+                for each, feeds in by_subject.items()
+                if matches(subject, each)
+                for feed in feeds
+            }
+        for feed in found:
+            feed.wake()
+
+    def flow(self, info: QueueInfo, name: str, subject: bytes) -> None:
+        """The answer to a request for flow control."""
+        led = self._led.get(info.queue)
+        feed = None if led is None else led.feeds.get(name)
+        if feed is not None:
+            feed.heard(subject)
+
+    def dropped(self, info: QueueInfo) -> None:
+        """A consumer was."""
+        led = self._led.get(info.queue)
+        if led is not None:
+            self._look(led)
+
+    def gone(self, queue: QueueId) -> None:
+        """The stream was deleted."""
+        led = self._led.get(queue)
+        if led is not None:
+            self._forget(led, CONSUMER_DELETED)
+
+    def all(self) -> Iterator[tuple[QueueInfo, Stream | None]]:
+        for led in self._led.values():
+            yield led.info, led.stream
+
+    # --- advisories -------------------------------------------------------------------------------
+
+    def _advise(self, effect: StreamAdvisory) -> None:
+        info = self._cluster.catalog_machine.queue_by_id(effect.queue)
+        if info is None or effect.kind not in _ADVISORIES:
+            return
+        subject, kind = _ADVISORIES[effect.kind]
+        about: dict[str, Any] = {"stream": info.name, "consumer": effect.consumer}
+        if effect.kind != "max_deliver":
+            about["consumer_seq"] = effect.consumer_position
+        about |= {"stream_seq": effect.position, "deliveries": effect.delivery_count}
+        name = f"{subject}.{info.name}.{effect.consumer}"
+        self.post.advise(info.vhost, name, kind, self.now_ms(), **about)
+
+    def tell_consumer(self, info: QueueInfo, name: str, action: str) -> None:
+        verb = {"create": "CREATED", "delete": "DELETED"}[action]
+        subject = f"CONSUMER.{verb}.{info.name}.{name}"
+        about = {"stream": info.name, "consumer": name, "action": action}
+        self.post.advise(info.vhost, subject, "consumer_action", self.now_ms(), **about)
+
+    def tell_stream(self, vhost: str, name: str, action: str) -> None:
+        verb = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}[action]
+        about = {"stream": name, "action": action}
+        self.post.advise(vhost, f"STREAM.{verb}.{name}", "stream_action", self.now_ms(), **about)

@@ -1,0 +1,66 @@
+"""What this node itself publishes: answers, statuses, advisories."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from node.protocols.nats.jetstream.times import text_of_ms
+from node.protocols.nats.reader import CRLF, Publish
+from node.protocols.nats.subjects import Subjects
+
+
+class Inbox(NamedTuple):
+    """Where an answer is wanted."""
+
+    vhost: str
+    subject: bytes
+
+
+def json_of(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Post:
+    """One a node."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._subjects = subjects
+
+    def send(self, inbox: Inbox, body: bytes, header: bytes = b"", reply: bytes = b"") -> None:
+        """Nothing, without a subject."""
+        if inbox.subject:
+            message = Publish(
+                inbox.subject,
+                reply,
+                len(header),
+                len(header) + len(body),
+                [b"%b%b%b" % (header, body, CRLF)],
+            )
+            self._subjects.send(inbox.vhost, inbox.subject, (message,))
+
+    def json(self, inbox: Inbox, value: Any) -> None:
+        if inbox.subject:
+            self.send(inbox, json_of(value))
+
+    def deliver(self, inbox: Inbox, messages: Sequence[Publish]) -> bool:
+        """True: whoever published or fetched this shall wait a little."""
+        self._subjects.backlogged = False
+        self._subjects.send(inbox.vhost, inbox.subject, messages)
+        return self._subjects.backlogged
+
+    def wanted(self, inbox: Inbox, queue: bytes = b"") -> bool:
+        return self._subjects.wanted_now(inbox.vhost, inbox.subject, queue)
+
+    def advise(self, vhost: str, subject: str, kind: str, now_ms: int, **more: Any) -> None:
+        """Of something that happened: `kind` is the last of its type."""
+        inbox = Inbox(vhost, f"$JS.EVENT.ADVISORY.{subject}".encode())
+        if self.wanted(inbox):
+            about = {
+                "type": f"io.nats.jetstream.advisory.v1.{kind}",
+                "id": secrets.token_urlsafe(16),
+                "timestamp": text_of_ms(now_ms),
+            }
+            self.json(inbox, about | more)

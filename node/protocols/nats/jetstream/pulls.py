@@ -1,0 +1,225 @@
+"""Pull requests that wait at a consumer's leader: who gets what, and when a wait is over. Pure.
+
+Time is the loop's, in seconds. Requests are served in the order in which they came. Nothing of this
+is replicated: after a change of leader clients ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from node.protocols.nats.jetstream import fields
+from node.protocols.nats.jetstream.errors import ApiError
+from node.protocols.nats.jetstream.headers import status
+from node.protocols.nats.jetstream.times import NS_PER_S, span_of_ns
+
+WAITING_MAX: Final = 512
+BATCH_MAX: Final = 1 << 20
+#: One that never expires is looked at so often: does anybody still want it?
+LOOK_S: Final = 30.0
+
+
+class Ask(NamedTuple):
+    """What a request says."""
+
+    batch: int = 1
+    bytes_max: int = 0  # 0: no limit
+    expires_ns: int = 0
+    no_wait: bool = False
+    heartbeat_ns: int = 0
+
+
+def ask_of(body: bytes) -> Ask:
+    """ApiError: nobody can read it; its text says why."""
+    body = body.strip()
+    if not body:
+        return Ask()
+    if body.isdigit():
+        return Ask(_batch(int(body[:19])))
+    if body[:1] != b"{":
+        raise ApiError(400, 10003, "it is no number and no object")
+    given = fields.load(body)
+    ask = Ask(
+        _batch(fields.number(given, "batch")),
+        fields.number(given, "max_bytes"),
+        fields.number(given, "expires"),
+        fields.flag(given, "no_wait"),
+        fields.number(given, "idle_heartbeat"),
+    )
+    if ask.heartbeat_ns and ask.expires_ns and ask.heartbeat_ns * 2 > ask.expires_ns:
+        raise ApiError(400, 10003, "heartbeat value too large")
+    if ask.expires_ns < 0 or ask.heartbeat_ns < 0:
+        raise ApiError(400, 10003, "a span is negative")
+    return ask
+
+
+def _batch(number: int) -> int:
+    return min(max(number, 1), BATCH_MAX)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    number: int
+    inbox: bytes
+    left: int  # messages
+    bytes_left: int  # 0 and `limited`: none
+    limited: bool
+    no_wait: bool
+    expires_s: float | None
+    heartbeat_s: float  # 0: none
+    beat_s: float | None  # when the next is due
+    got: int = 0
+
+
+class Say(NamedTuple):
+    """A status for an inbox."""
+
+    inbox: bytes
+    header: bytes
+
+
+class Pulls:
+    """Of one consumer. What is to be said is collected in `sayings`."""
+
+    def __init__(self) -> None:
+        self.sayings: list[Say] = []
+        self.idle_since_s = 0.0  # since when nobody waits
+        self._waiting: dict[int, Waiting] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(
+        self, inbox: bytes, ask: Ask, config: Mapping[str, Any], now_s: float, *, empty: bool
+    ) -> bool:
+        """False: it does not wait. `empty`: the consumer has nothing now, nor anything pending."""
+        refusal = _refusal(ask, config, len(self._waiting))
+        if refusal is not None:
+            if not (refusal.startswith("Exceeded MaxWaiting") and ask.heartbeat_ns):
+                self.sayings.append(Say(inbox, status(409, refusal)))
+            return False
+        if ask.no_wait and empty and not ask.expires_ns:
+            self.sayings.append(Say(inbox, status(404, "No Messages")))
+            return False
+        heartbeat_s = ask.heartbeat_ns / NS_PER_S
+        self._numbers += 1
+        self._waiting[self._numbers] = Waiting(
+            self._numbers,
+            inbox,
+            ask.batch,
+            max(0, ask.bytes_max),
+            ask.bytes_max > 0,
+            ask.no_wait,
+            now_s + ask.expires_ns / NS_PER_S if ask.expires_ns else None,
+            heartbeat_s,
+            now_s + heartbeat_s if heartbeat_s else None,
+        )
+        return True
+
+    def requests(self) -> list[tuple[int, int, int]]:
+        """For `Fetch`."""
+        return [(each.number, each.left, each.bytes_left) for each in self._waiting.values()]
+
+    def inboxes(self) -> list[bytes]:
+        return [each.inbox for each in self._waiting.values()]
+
+    def find(self, number: int) -> Waiting | None:
+        return self._waiting.get(number)
+
+    def got(self, number: int, count: int, size_bytes: int, now_s: float) -> None:
+        """So many messages left for it."""
+        each = self._waiting.get(number)
+        if each is None:
+            return
+        each.left -= count
+        each.got += count
+        if each.limited:
+            each.bytes_left = max(0, each.bytes_left - size_bytes)
+        if each.heartbeat_s:
+            each.beat_s = now_s + each.heartbeat_s
+        if each.left <= 0:
+            self._remove(each, now_s)
+            if each.limited and each.bytes_left:
+                self._say(each, 409, "Batch Completed")
+        elif each.limited and not each.bytes_left:
+            self._end(each, 409, "Batch Completed", now_s)
+
+    def too_large(self, number: int, now_s: float) -> None:
+        """The next message does not fit."""
+        each = self._waiting.get(number)
+        if each is not None:
+            self._end(each, 409, "Message Size Exceeds MaxBytes", now_s)
+
+    def nothing_left(self, now_s: float) -> None:
+        """The consumer has been asked for all of these, and has no more now."""
+        for each in list(self._waiting.values()):
+            if each.no_wait and (each.got or each.expires_s is None):
+                self._remove(each, now_s)
+                self.sayings.append(Say(each.inbox, status(404, "No Messages")))
+
+    def look(self, now_s: float) -> None:
+        """What is due by now."""
+        for each in list(self._waiting.values()):
+            if each.expires_s is not None and each.expires_s <= now_s:
+                self._end(each, 408, "Request Timeout", now_s)
+            elif each.beat_s is not None and each.beat_s <= now_s:
+                each.beat_s = now_s + each.heartbeat_s
+                self.sayings.append(Say(each.inbox, status(100, "Idle Heartbeat")))
+
+    def due_s(self, now_s: float) -> float | None:
+        """When to look again. None: nobody waits."""
+        if not self._waiting:
+            return None
+        due = now_s + LOOK_S
+        for each in self._waiting.values():
+            if each.expires_s is not None:
+                due = min(due, each.expires_s)
+            if each.beat_s is not None:
+                due = min(due, each.beat_s)
+        return due
+
+    def drop(self, inboxes: Iterable[bytes], now_s: float) -> None:
+        """Nobody is there any more."""
+        gone = set(inboxes)
+        for each in list(self._waiting.values()):
+            if each.inbox in gone:
+                self._remove(each, now_s)
+
+    def end_all(self, code: int, text: str, now_s: float) -> None:
+        for each in list(self._waiting.values()):
+            self._remove(each, now_s)
+            self.sayings.append(Say(each.inbox, status(code, text)))
+
+    def take_sayings(self) -> Sequence[Say]:
+        found, self.sayings = self.sayings, []
+        return found
+
+    def _end(self, each: Waiting, code: int, text: str, now_s: float) -> None:
+        self._remove(each, now_s)
+        self._say(each, code, text)
+
+    def _say(self, each: Waiting, code: int, text: str) -> None:
+        left = (("Nats-Pending-Messages", each.left), ("Nats-Pending-Bytes", each.bytes_left))
+        self.sayings.append(Say(each.inbox, status(code, text, left)))
+
+    def _remove(self, each: Waiting, now_s: float) -> None:
+        del self._waiting[each.number]
+        if not self._waiting:
+            self.idle_since_s = now_s
+
+
+def _refusal(ask: Ask, config: Mapping[str, Any], waiting: int) -> str | None:
+    batch, expires = config.get("max_batch") or 0, config.get("max_expires") or 0
+    size = config.get("max_bytes") or 0
+    if batch and ask.batch > batch:
+        return f"Exceeded MaxRequestBatch of {batch}"
+    if expires and ask.expires_ns > expires:
+        return f"Exceeded MaxRequestExpires of {span_of_ns(expires)}"
+    if size and ask.bytes_max > size:
+        return f"Exceeded MaxRequestMaxBytes of {size}"
+    if waiting >= (config.get("max_waiting") or WAITING_MAX):
+        return "Exceeded MaxWaiting"
+    return None

@@ -1,0 +1,86 @@
+"""JetStream on one node: what its clients publish is taken here, if it is for a stream, of one of
+its deliveries, or a request.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from cluster.cluster_node import ClusterNode
+from node.broker.ingress import Ingress
+from node.broker.publishing import Publisher
+from node.dispatch.in_flight import InFlight
+from node.peer_rpc import PeerRpc
+from node.protocols.nats.jetstream import acks, requests
+from node.protocols.nats.jetstream.api import Api
+from node.protocols.nats.jetstream.leading import Leading
+from node.protocols.nats.jetstream.post import Post
+from node.protocols.nats.jetstream.settling import Settling
+from node.protocols.nats.jetstream.storing import Storing
+from node.protocols.nats.reader import Publish
+from node.protocols.nats.subjects import Subjects
+from node.tasks import Tasks
+
+OWN: Final = b"$JS."
+FLOW: Final = b"$JS.FC."
+
+
+class Connection(Protocol):
+    vhost: str
+    in_flight: InFlight
+
+
+class JetStream:
+    """One a node."""
+
+    def __init__(
+        self,
+        cluster: ClusterNode,
+        subjects: Subjects,
+        publisher: Publisher,
+        ingress: Ingress,
+        peer_rpc: PeerRpc,
+        tasks: Tasks,
+    ) -> None:
+        post = Post(subjects)
+        self._cluster = cluster
+        self.leading = Leading(cluster, post, tasks)
+        self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
+        self._storing = Storing(publisher, ingress, post)
+        self._settling = Settling(cluster, post, self.api.pull)
+        subjects.on_interest = self.leading.interest
+
+    def take(self, connection: Connection, message: Publish) -> bool:
+        """What a client may publish. False: it is nothing for us."""
+        subject, vhost = message.subject, connection.vhost
+        if subject.startswith(OWN):
+            if subject.startswith(acks.PREFIX):
+                return self._settling.take(vhost, message)
+            if subject.startswith(requests.PREFIX):
+                return self._ask(vhost, message)
+            if subject.startswith(FLOW):
+                return self._flow(vhost, subject)
+        info = self._cluster.catalog_machine.stream_for(vhost, subject)
+        if info is None:
+            return False
+        self._storing.take(info, message, connection.in_flight)
+        return True
+
+    def end_of_read(self) -> None:
+        """All that one read of a socket brought was taken."""
+        self._storing.flush()
+
+    def _ask(self, vhost: str, message: Publish) -> bool:
+        known = False
+        for payload in message.payloads:
+            body = payload[message.header_bytes : -2]
+            known = self.api.ask(vhost, message.subject, message.reply, body)
+        return known
+
+    def _flow(self, vhost: str, subject: bytes) -> bool:
+        match subject.decode(errors="replace").split("."):
+            case [_, _, stream, consumer, _]:
+                self.api.flow(vhost, stream, consumer, subject)
+                return True
+            case _:
+                return False

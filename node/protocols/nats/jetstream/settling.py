@@ -1,0 +1,84 @@
+"""Acknowledgements of streams' deliveries, from any node: what is said in one turn of the event
+loop of a consumer's deliveries is one command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Outcome
+from cluster.machine.catalog import QueueInfo
+from cluster.types import QueueId
+from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, word_of
+from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.reader import Publish
+
+#: After that whoever waits for a double ack has given up, and what was delivered comes again.
+PATIENCE_S: Final = 30.0
+
+#: A request for more: vhost, stream, consumer, inbox, body.
+Pull = Callable[[str, str, str, bytes, bytes], None]
+
+
+class _Open:
+    """What was said of the deliveries of one consumer."""
+
+    __slots__ = ("info", "replies", "said")
+
+    def __init__(self, info: QueueInfo) -> None:
+        self.info = info
+        self.said = Said()
+        self.replies: list[bytes] = []
+
+
+class Settling:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode, post: Post, pull: Pull) -> None:
+        self._cluster = cluster
+        self._retries = cluster.forwarder.new_retries()
+        self._post = post
+        self._pull = pull
+        self._open: dict[tuple[QueueId, str], _Open] = {}
+
+    def take(self, vhost: str, message: Publish) -> bool:
+        """False: it is of no delivery of a stream that there is."""
+        acked = acked_by(message.subject)
+        info = None if acked is None else self._cluster.queue_info(vhost, acked.stream)
+        if acked is None or info is None or info.stream is None:
+            return False
+        for payload in message.payloads:
+            self._say(info, acked, message.reply, payload[message.header_bytes : -2])
+        return True
+
+    def _say(self, info: QueueInfo, acked: Acked, reply: bytes, body: bytes) -> None:
+        word, rest = word_of(body) if body else (b"", b"")
+        key = info.queue, acked.consumer
+        opened = self._open.get(key)
+        if opened is None:
+            if not self._open:
+                asyncio.get_running_loop().call_soon(self._flush)
+            opened = self._open[key] = _Open(info)
+        if not opened.said.add(acked.sequence, word, rest):
+            return
+        if word == b"+NXT":
+            self._pull(info.vhost, acked.stream, acked.consumer, reply, rest)
+        elif reply:
+            opened.replies.append(reply)
+
+    def _flush(self) -> None:
+        opened, self._open = self._open, {}
+        for (queue, consumer), each in opened.items():
+            command = each.said.command(queue, consumer)
+            done = partial(self._decided, each)
+            self._retries.propose(each.info.group, command, done, within_s=PATIENCE_S)
+
+    def _decided(self, opened: _Open, outcome: Outcome) -> None:
+        """Who asked is answered only when it is safe."""
+        if outcome.kind == "ok":
+            for reply in opened.replies:
+                self._post.send(Inbox(opened.info.vhost, reply), b"")

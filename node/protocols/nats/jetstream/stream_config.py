@@ -1,0 +1,238 @@
+"""The configuration of a stream: from what a client sent to what stands in the catalog. Pure.
+
+What comes out has every field as nats-server shows it, defaults filled in, so that two are equal
+when they mean the same. What is not built yet is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cluster.machine.stream.settings import overlap
+from node.protocols.nats.interest import is_subject
+from node.protocols.nats.jetstream import fields
+from node.protocols.nats.jetstream.errors import (
+    ApiError,
+    invalid_stream,
+    known,
+    not_supported,
+)
+from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
+
+Config = dict[str, Any]
+
+NAME_BYTES_MAX: Final = 255
+DESCRIPTION_BYTES_MAX: Final = 4 * 1024
+METADATA_BYTES_MAX: Final = 128 * 1024
+REPLICAS_MAX: Final = 5
+DEDUP_WINDOW_NS: Final = 120 * NS_PER_S
+SPAN_NS_MIN: Final = 100 * NS_PER_MS
+SUBJECTS_MAX: Final = 10_000
+#: Ours, and not shown: since when there is the stream, in ms since the epoch.
+CREATED: Final = "created_ms"
+
+#: Limits of which everything below 1 means: none.
+_LIMITS: Final = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
+_CHOICES: Final = {
+    "retention": ("limits", "interest", "workqueue"),
+    "discard": ("old", "new"),
+    "storage": ("file", "memory"),
+    "compression": ("none", "s2"),
+}
+_FLAGS: Final = (
+    "no_ack",
+    "discard_new_per_subject",
+    "sealed",
+    "deny_delete",
+    "deny_purge",
+    "allow_rollup_hdrs",
+    "allow_direct",
+    "mirror_direct",
+    "allow_msg_ttl",
+)
+#: What is of no effect may be said, all else of these is refused.
+_MISSING: Final = (
+    "mirror",
+    "sources",
+    "subject_transform",
+    "republish",
+    "allow_msg_counter",
+    "allow_atomic",
+    "allow_msg_schedules",
+    "allow_batched",
+)
+
+
+def check_name(name: str) -> None:
+    """Of a stream."""
+    if not is_name(name):
+        raise invalid_stream("a stream needs a name without '.', '*', '>', '/', '\\' or spaces")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise invalid_stream(f"the name of a stream has at most {NAME_BYTES_MAX} bytes")
+
+
+def is_name(name: str) -> bool:
+    """Of a stream or a consumer: one token of a subject, and the name of a file."""
+    return bool(name) and name.isprintable() and not any(c in ".*>/\\" or c.isspace() for c in name)
+
+
+def stream_config(given: Mapping[str, Any]) -> Config:
+    """ApiError: it cannot be."""
+    name = fields.text(given, "name")
+    check_name(name)
+    config: Config = {"name": name}
+    _describe(given, config)
+    for field in _LIMITS:
+        value = fields.number(given, field)
+        config[field] = value if value > 0 else -1
+    for field, choices in _CHOICES.items():
+        value = fields.text(given, field) or choices[0]
+        if value not in choices:
+            raise invalid_stream(f"{field} is one of {', '.join(choices)}")
+        config[field] = value
+    for field in _FLAGS:
+        config[field] = fields.flag(given, field)
+    config["subjects"] = _subjects(given, name)
+    config["num_replicas"] = replicas = fields.number(given, "num_replicas") or 1
+    if replicas < 0:
+        raise known(10133)
+    if replicas > REPLICAS_MAX:
+        raise invalid_stream(f"maximum replicas is {REPLICAS_MAX}")
+    _spans(given, config)
+    _check(config)
+    first = fields.number(given, "first_seq")
+    if first < 0:
+        raise invalid_stream("first_seq is a sequence")
+    if first > 1:
+        config["first_seq"] = first
+    placement = fields.part(given, "placement")
+    if placement:
+        config["placement"] = placement
+    limits = fields.part(given, "consumer_limits") or {}
+    config["consumer_limits"] = {
+        field: value
+        for field in ("inactive_threshold", "max_ack_pending")
+        if (value := fields.number(limits, field)) > 0
+    }
+    for field in _MISSING:
+        if given.get(field):
+            raise not_supported(field)
+    if fields.text(given, "persist_mode") == "async":
+        raise not_supported("persist_mode async")
+    return config
+
+
+def _describe(given: Mapping[str, Any], config: Config) -> None:
+    description = fields.text(given, "description")
+    if len(description.encode()) > DESCRIPTION_BYTES_MAX:
+        raise invalid_stream(f"a description has at most {DESCRIPTION_BYTES_MAX} bytes")
+    if description:
+        config["description"] = description
+    metadata = fields.metadata(given)
+    if sum(len(key) + len(value) for key, value in metadata.items()) > METADATA_BYTES_MAX:
+        raise invalid_stream(f"metadata has at most {METADATA_BYTES_MAX} bytes")
+    if metadata:
+        config["metadata"] = metadata
+
+
+def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
+    subjects = fields.texts(given, "subjects") or [name]
+    if len(subjects) > SUBJECTS_MAX:
+        raise invalid_stream(f"a stream has at most {SUBJECTS_MAX} subjects")
+    encoded = [subject.encode() for subject in subjects]
+    for subject in encoded:
+        if not is_subject(subject) or subject.split() != [subject]:
+            raise invalid_stream(f"invalid subject {subject.decode()!r}")
+        for reserved in (b"$JS.>", b"$JSC.>", b"$SYS.>"):
+            if overlap(subject, reserved) and not subject.startswith(b"$JS.EVENT."):
+                own = fields.flag(given, "no_ack")
+                if reserved == b"$SYS.>" or not own:
+                    raise invalid_stream(f"{subject.decode()} overlaps with the server's own")
+    for at, subject in enumerate(encoded):
+        if any(overlap(subject, other) for other in encoded[:at]):
+            raise invalid_stream(f"{subject.decode()} overlaps with another subject of the stream")
+    return subjects
+
+
+def _spans(given: Mapping[str, Any], config: Config) -> None:
+    age, window = fields.number(given, "max_age"), fields.number(given, "duplicate_window")
+    if age < 0 or 0 < age < SPAN_NS_MIN:
+        raise invalid_stream("max age needs to be >= 100ms")
+    if not window:
+        window = min(age, DEDUP_WINDOW_NS) if age else DEDUP_WINDOW_NS
+    if window < SPAN_NS_MIN:
+        raise invalid_stream("duplicates window needs to be >= 100ms")
+    if age and window > age:
+        raise invalid_stream("duplicates window can not be larger then max age")
+    config["max_age"], config["duplicate_window"] = age, window
+    marker = fields.number(given, "subject_delete_marker_ttl")
+    if marker < 0 or 0 < marker < NS_PER_S:
+        raise invalid_stream("subject delete marker TTL must be at least 1 second")
+    if marker:
+        config["subject_delete_marker_ttl"] = marker
+        config["allow_msg_ttl"] = config["allow_rollup_hdrs"] = True
+        config["deny_purge"] = False
+
+
+def _check(config: Config) -> None:
+    if config["deny_purge"] and config["allow_rollup_hdrs"]:
+        raise invalid_stream("roll-ups require the purge permission")
+    if config["discard_new_per_subject"]:
+        if config["discard"] != "new":
+            raise invalid_stream("discard new per subject requires discard new policy to be set")
+        if config["max_msgs_per_subject"] <= 0:
+            raise invalid_stream("discard new per subject requires max msgs per subject > 0")
+
+
+def changed(old: Config, new: Config) -> Config:
+    """The new configuration, if a stream may go over to it. Both as `stream_config` makes them."""
+
+    def fixed(what: str) -> ApiError:
+        return invalid_stream(f"stream configuration update can not change {what}")
+
+    if old["name"] != new["name"]:
+        raise fixed("the name")
+    if old["storage"] != new["storage"]:
+        raise fixed("storage type")
+    if old["max_consumers"] != new["max_consumers"]:
+        raise fixed("MaxConsumers")
+    if old["retention"] != new["retention"] and "workqueue" in (
+        old["retention"],
+        new["retention"],
+    ):
+        raise fixed("retention policy to/from workqueue")
+    if old["sealed"] and not new["sealed"]:
+        raise invalid_stream("stream configuration update can not unseal a sealed stream")
+    for flag, what in (("deny_delete", "deny message deletes"), ("deny_purge", "deny purge")):
+        if old[flag] and not new[flag]:
+            raise invalid_stream(f"stream configuration update can not cancel {what}")
+    if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
+        raise invalid_stream("message TTL status can not be disabled")
+    kept = {name: old[name] for name in ("first_seq", CREATED) if name in old}
+    return {**{name: value for name, value in new.items() if name != "first_seq"}, **kept}
+
+
+def equal(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """They mean the same."""
+    return shown(old) == shown(new)
+
+
+def shown(config: Mapping[str, Any]) -> Config:
+    """As clients see it."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name != CREATED and (value or name in _ALWAYS)
+    }
+
+
+_ALWAYS: Final = frozenset(
+    (
+        *_LIMITS,
+        *_CHOICES,
+        "max_age",
+        "consumer_limits",
+        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject"}),
+    )
+)

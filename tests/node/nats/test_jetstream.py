@@ -1,0 +1,407 @@
+"""JetStream over three nodes, by NATS's own Python client: whichever node it talks to."""
+
+# pyright: basic
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig, DeliverPolicy, RetentionPolicy
+from nats.js.client import JetStreamContext
+from nats.js.errors import (
+    APIError,
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+    NoStreamResponseError,
+    NotFoundError,
+    ObjectNotFoundError,
+)
+
+from tests.node.management.api import api_of
+from tests.node.nats.conftest import Three
+from tests.testkit.waiting import WAIT_S, until
+
+WAIT_A_LITTLE_S = 0.2
+
+
+@pytest.fixture
+async def contexts(three: Three) -> AsyncIterator[list[JetStreamContext]]:
+    """A client of each node. What streams there were are gone."""
+    clients = [
+        await nats.connect(f"nats://{node.nats.address}", user="guest", password="guest")
+        for node in three.nodes.nodes.values()
+        if node.nats is not None
+    ]
+    found = [client.jetstream(timeout=WAIT_S) for client in clients]
+    for each in await found[0].streams_info():
+        await found[0].delete_stream(str(each.config.name))
+    yield found
+    for client in clients:
+        await client.close()
+
+
+async def published(js: JetStreamContext, subject: str, count: int, first: int = 1) -> None:
+    acks = await asyncio.gather(*[js.publish(subject, b"%d" % n) for n in range(count)])
+    assert [ack.seq for ack in acks] == list(range(first, first + count))
+
+
+def number_of(message: Msg) -> int:
+    return message.metadata.sequence.stream
+
+
+async def refused(work: Coroutine[Any, Any, Any]) -> int | None:
+    with pytest.raises(APIError) as error:
+        await work
+    return error.value.err_code
+
+
+class TestPublishing:
+    async def test_an_ack_says_under_which_sequence_a_message_is_safe(
+        self, contexts: list[JetStreamContext]
+    ):
+        await contexts[0].add_stream(name="S", subjects=["s.*"], num_replicas=3)
+
+        for number, js in enumerate(contexts):
+            await published(js, f"s.{number}", 100, first=1 + 100 * number)
+
+        state = (await contexts[0].stream_info("S", subjects_filter=">")).state
+        assert (state.messages, state.first_seq, state.last_seq) == (300, 1, 300)
+        assert state.subjects == {"s.0": 100, "s.1": 100, "s.2": 100}
+
+    async def test_core_subscribers_get_it_too(
+        self, contexts: list[JetStreamContext], three: Three
+    ):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        subscription = await contexts[1]._nc.subscribe("s")
+        await contexts[1]._nc.flush()
+        three.knows("n1", b"s", lambda match: match.nodes)
+
+        await contexts[0].publish("s", b"hi")
+
+        assert (await subscription.next_msg(WAIT_S)).data == b"hi"
+
+    async def test_the_same_id_is_stored_once(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+
+        acks = [await js.publish("s", headers={"Nats-Msg-Id": "7"}) for js in contexts]
+
+        assert [(ack.seq, ack.duplicate) for ack in acks] == [(1, None), (1, True), (1, True)]
+
+    async def test_what_is_expected_must_be_so(self, contexts: list[JetStreamContext]):
+        js = contexts[1]
+        await js.add_stream(name="S", subjects=["s.*"], max_msg_size=100)
+        await js.publish("s.a")
+
+        def with_header(key: str, value: str) -> Coroutine[Any, Any, Any]:
+            return js.publish("s.a", headers={key: value})
+
+        assert await refused(with_header("Nats-Expected-Stream", "T")) == 10060
+        assert await refused(with_header("Nats-Expected-Last-Sequence", "5")) == 10071
+        assert await refused(with_header("Nats-Expected-Last-Subject-Sequence", "5")) == 10071
+        assert await refused(with_header("Nats-Expected-Last-Msg-Id", "x")) == 10070
+        assert await refused(with_header("Nats-TTL", "5s")) == 10166
+        assert await refused(js.publish("s.a", bytes(200))) == 10054
+        assert (await with_header("Nats-Expected-Last-Subject-Sequence", "1")).seq == 2
+
+    async def test_to_no_stream_nobody_answers(self, contexts: list[JetStreamContext]):
+        with pytest.raises(NoStreamResponseError):
+            await contexts[0].publish("nobody")
+
+
+class TestStreams:
+    async def test_it_is_made_changed_and_deleted(self, contexts: list[JetStreamContext]):
+        first, second, third = contexts
+        await first.add_stream(name="S", subjects=["s.*"])
+        await first.add_stream(name="S", subjects=["s.*"])
+        assert await refused(second.add_stream(name="S", subjects=["t"])) == 10058
+        assert await refused(second.add_stream(name="T", subjects=["s.a"])) == 10065
+        await published(first, "s.a", 10)
+
+        await second.update_stream(name="S", subjects=["s.*", "t"], max_msgs=3)
+
+        assert (await third.stream_info("S")).state.first_seq == 8
+        assert await third.find_stream_name_by_subject("t") == "S"
+        assert await third.delete_stream("S")
+        with pytest.raises(NotFoundError):
+            await first.stream_info("S")
+
+    async def test_messages_are_looked_up_deleted_and_purged(
+        self, contexts: list[JetStreamContext]
+    ):
+        first, second, third = contexts
+        await first.add_stream(name="S", subjects=["s.*"])
+        await published(first, "s.a", 3)
+        await first.publish("s.b", b"b", headers={"A": "1"})
+
+        found = await second.get_last_msg("S", "s.b")
+        assert (found.seq, found.data, found.headers) == (4, b"b", {"A": "1"})
+        assert (await third.get_msg("S", 2)).data == b"1"
+        await second.delete_msg("S", 2)
+        with pytest.raises(NotFoundError):
+            await third.get_msg("S", 2)
+        assert await third.purge_stream("S", subject="s.a")
+        assert (await first.stream_info("S")).state.messages == 1
+
+    async def test_all_are_listed_wherever_they_are_led(self, contexts: list[JetStreamContext]):
+        names = {f"S{number}" for number in range(8)}
+        for name in names:
+            await contexts[0].add_stream(name=name)
+
+        for js in contexts:
+            assert {str(each.config.name) for each in await js.streams_info()} == names
+        assert (await contexts[2].account_info()).streams == len(names)
+
+
+class TestPulling:
+    async def test_a_batch_is_fetched_and_acknowledged(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        await published(contexts[0], "s", 250)
+        found: list[int] = []
+
+        for js in contexts:
+            subscription = await js.pull_subscribe("s", durable="c")
+            for message in await subscription.fetch(100, timeout=1):
+                found.append(number_of(message))
+                await message.ack_sync()
+
+        assert found == list(range(1, 251))
+        info = await contexts[1].consumer_info("S", "c")
+        assert (info.num_pending, info.num_ack_pending) == (0, 0)
+        assert info.ack_floor is not None
+        assert info.ack_floor.stream_seq == 250
+
+    async def test_who_waits_gets_what_comes(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        subscription = await contexts[1].pull_subscribe("s", durable="c")
+        waiting = asyncio.create_task(subscription.fetch(1, timeout=WAIT_S))
+        await asyncio.sleep(WAIT_A_LITTLE_S)
+
+        await contexts[2].publish("s", b"hi", headers={"A": "1"})
+
+        (message,) = await waiting
+        assert (message.subject, message.data, message.headers) == ("s", b"hi", {"A": "1"})
+
+    async def test_what_is_not_done_comes_again(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await js.add_stream(name="S", subjects=["s"])
+        config = ConsumerConfig(ack_wait=0.5, max_deliver=4)
+        subscription = await js.pull_subscribe("s", durable="c", config=config)
+        await js.publish("s")
+
+        async def fetched() -> Msg:
+            (message,) = await subscription.fetch(1, timeout=WAIT_S)
+            return message
+
+        await (await fetched()).nak()
+        await (await fetched()).nak(delay=0.3)
+        since_s = time.monotonic()
+        again = await fetched()
+        assert time.monotonic() - since_s > 0.2
+        assert again.metadata.num_delivered == 3
+        last = await fetched()  # by its time
+        assert last.metadata.num_delivered == 4
+        await last.in_progress()
+        await last.term()
+
+        async def done() -> bool:
+            return (await js.consumer_info("S", "c")).num_ack_pending == 0
+
+        await until(done)
+
+    async def test_a_work_queue_forgets_what_is_done(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await js.add_stream(name="S", subjects=["s.*"], retention=RetentionPolicy.WORK_QUEUE)
+        await published(js, "s.a", 10)
+        await published(js, "s.b", 10, first=11)
+        subscription = await contexts[1].pull_subscribe("s.a", durable="a")
+
+        for message in await subscription.fetch(10):
+            await message.ack_sync()
+
+        assert (await js.stream_info("S")).state.messages == 10
+        assert await refused(js.pull_subscribe("s.*", durable="b")) == 10100
+
+    async def test_one_that_nobody_uses_goes(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await js.add_stream(name="S", subjects=["s"])
+        config = ConsumerConfig(inactive_threshold=0.3)
+        subscription = await js.pull_subscribe("s", config=config)
+        name = subscription._consumer
+
+        async def gone() -> bool:
+            try:
+                await js.consumer_info("S", name)
+            except NotFoundError:
+                return True
+            return False
+
+        await until(gone)
+
+    async def test_who_waits_at_a_leader_that_goes_is_told(
+        self, contexts: list[JetStreamContext], three: Three
+    ):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        await published(contexts[0], "s", 3)
+        subscription = await contexts[0].pull_subscribe("s", durable="c")
+        (message,) = await subscription.fetch(1)
+        await message.ack_sync()
+        group = three.nodes.one.cluster.queue_info("/", "S").group  # type: ignore[union-attr]
+        leader = three.nodes.one.cluster.leader_of(group)
+        other = next(name for name in three.nodes.nodes if name != leader)
+
+        three.do(three.nodes.led_by(other, group))
+
+        rest = [number_of(each) for each in await subscription.fetch(5, timeout=1)]
+        assert rest == [2, 3]
+
+
+class TestPushing:
+    async def test_messages_come_in_order_and_are_done_when_they_are_acknowledged(
+        self, contexts: list[JetStreamContext]
+    ):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        await published(contexts[0], "s", 300)
+        found: list[int] = []
+
+        async def take(message: Msg) -> None:
+            found.append(number_of(message))
+            await message.ack()
+
+        await contexts[1].subscribe("s", cb=take, durable="c", manual_ack=True)
+        await published(contexts[2], "s", 10, first=301)
+
+        async def done() -> bool:
+            return (await contexts[2].consumer_info("S", "c")).ack_floor.stream_seq == 310  # type: ignore[union-attr]
+
+        await until(done)
+        assert found == list(range(1, 311))
+
+    async def test_an_ordered_consumer_sees_all(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        await published(contexts[0], "s", 2_000)
+
+        subscription = await contexts[2].subscribe("s", ordered_consumer=True)
+
+        found = [number_of(await subscription.next_msg(WAIT_S)) for _ in range(2_000)]
+        assert found == list(range(1, 2_001))
+
+    async def test_a_queue_group_shares(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        found: list[int] = []
+
+        async def take(message: Msg) -> None:
+            found.append(number_of(message))
+
+        for js in contexts:
+            await js.subscribe("s", queue="workers", durable="workers", cb=take)
+        await published(contexts[0], "s", 100)
+
+        await until(lambda: len(found) >= 100)
+        await asyncio.sleep(WAIT_A_LITTLE_S)
+        assert sorted(found) == list(range(1, 101))
+
+    async def test_nothing_is_pushed_to_where_nobody_is(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await js.add_stream(name="S", subjects=["s"])
+        await published(js, "s", 3)
+        config = ConsumerConfig(durable_name="c", deliver_subject="to.here", idle_heartbeat=0.1)
+        await js.add_consumer("S", config)
+        await asyncio.sleep(WAIT_A_LITTLE_S)
+        assert (await js.consumer_info("S", "c")).num_pending == 3
+
+        subscription = await contexts[1]._nc.subscribe("to.here")
+
+        numbers: list[int] = []
+        while len(numbers) < 3:
+            message = await subscription.next_msg(WAIT_S)
+            if message.reply:
+                numbers.append(number_of(message))
+        assert numbers == [1, 2, 3]
+        beat = await subscription.next_msg(WAIT_S)
+        assert beat.headers is not None
+        assert (beat.headers["Status"], beat.headers["Nats-Last-Stream"]) == ("100", "3")
+
+
+class TestWhatRestsOnIt:
+    async def test_a_key_value_bucket(self, contexts: list[JetStreamContext]):
+        here = await contexts[0].create_key_value(bucket="b", history=5)
+        there = await contexts[1].key_value("b")
+        assert await here.put("a", b"1") == 1
+        assert await there.update("a", b"2", last=1) == 2
+        with pytest.raises(KeyWrongLastSequenceError):
+            await here.update("a", b"3", last=1)
+        assert (await there.get("a")).value == b"2"
+        assert (await there.get("a", revision=1)).value == b"1"
+        await there.create("c", b"x")
+        with pytest.raises(KeyWrongLastSequenceError):
+            await here.create("c", b"y")
+
+        watcher = await there.watchall()
+        update: Any = watcher.updates
+        assert [(await update()).key for _ in range(2)] == ["a", "c"]
+        assert await update() is None
+        await here.delete("a")
+        assert (await update()).operation == "DEL"
+        await watcher.stop()
+
+        with pytest.raises(KeyNotFoundError):
+            await here.get("a")
+        assert await there.keys() == ["c"]
+        assert [each.revision for each in await here.history("a")] == [1, 2, 4]
+        await there.purge("a")
+        assert [each.operation for each in await here.history("a")] == ["PURGE"]
+        assert await contexts[2].delete_key_value("b")
+
+    async def test_an_object_store(self, contexts: list[JetStreamContext]):
+        here = await contexts[0].create_object_store("o")
+        there = await contexts[1].object_store("o")
+        data = bytes(range(256)) * 4096
+        await here.put("f", data)
+
+        assert (await there.get("f")).data == data
+        assert [each.name for each in await there.list()] == ["f"]
+        await there.delete("f")
+        with pytest.raises(ObjectNotFoundError):
+            await here.get("f")
+
+    async def test_the_last_of_each_subject_comes_first(self, contexts: list[JetStreamContext]):
+        await contexts[0].add_stream(name="S", subjects=["s.*"])
+        for number in range(9):
+            await contexts[0].publish(f"s.{number % 3}")
+        config = ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT)
+
+        subscription = await contexts[2].subscribe("s.>", config=config)
+
+        found = [number_of(await subscription.next_msg(WAIT_S)) for _ in range(3)]
+        assert found == [7, 8, 9]
+
+
+async def test_who_may_not_publish_to_the_api_may_not_ask_it(three: Three):
+    node = three.nodes.one
+    assert node.nats is not None
+
+    async def allow() -> None:
+        for path, body in (
+            ("users/reader", {"password": "secret", "tags": ""}),
+            ("permissions/%2f/reader", {"configure": "", "write": "^s$", "read": ".*"}),
+        ):
+            reply = await api_of(node).ask("PUT", path, body)
+            assert reply.status < 300, reply
+
+    await asyncio.to_thread(three.do, allow())
+    client = await nats.connect(
+        f"nats://{node.nats.address}", user="reader", password="secret", error_cb=_ignore
+    )
+    try:
+        with pytest.raises(TimeoutError):
+            await client.jetstream(timeout=0.5).add_stream(name="S", subjects=["s"])
+    finally:
+        await client.close()
+
+
+async def _ignore(_: Exception) -> None: ...

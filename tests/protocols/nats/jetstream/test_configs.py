@@ -1,0 +1,231 @@
+"""Configurations: what comes in, what stands in the catalog, what is refused and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from node.protocols.nats.jetstream import consumer_config, stream_config
+from node.protocols.nats.jetstream.errors import ApiError
+from node.protocols.nats.jetstream.times import NS_PER_S
+
+MS = 1_000_000
+
+
+def stream(**given: Any) -> stream_config.Config:
+    return stream_config.stream_config({"name": "S", **given})
+
+
+def consumer(stream_: dict[str, Any] | None = None, **given: Any) -> consumer_config.Config:
+    return consumer_config.consumer_config(given, stream_ or stream(subjects=["s.>"]))
+
+
+def number_of(make: Any, *args: Any, **given: Any) -> int:
+    with pytest.raises(ApiError) as refused:
+        make(*args, **given)
+    return refused.value.number
+
+
+class TestStreams:
+    def test_what_is_not_said_is_as_nats_server_shows_it(self):
+        assert stream_config.shown(stream()) == {
+            "name": "S",
+            "subjects": ["S"],
+            "retention": "limits",
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": -1,
+            "max_age": 0,
+            "max_msgs_per_subject": -1,
+            "max_msg_size": -1,
+            "discard": "old",
+            "storage": "file",
+            "num_replicas": 1,
+            "duplicate_window": 120 * NS_PER_S,
+            "compression": "none",
+            "allow_direct": False,
+            "mirror_direct": False,
+            "sealed": False,
+            "deny_delete": False,
+            "deny_purge": False,
+            "allow_rollup_hdrs": False,
+            "consumer_limits": {},
+            "allow_msg_ttl": False,
+        }
+
+    def test_what_means_the_same_is_equal(self):
+        assert stream(max_msgs=0, unknown=1, subjects=None) == stream(max_msgs=-7)
+        assert stream(max_age=60 * NS_PER_S) == stream(
+            max_age=60 * NS_PER_S, duplicate_window=60 * NS_PER_S
+        )
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"name": "a.b"},
+            {"name": ""},
+            {"name": "a b"},
+            {"name": "a/b"},
+            {"name": "x" * 256},
+            {"subjects": ["a..b"]},
+            {"subjects": ["a b"]},
+            {"subjects": ["a.*", "a.b"]},
+            {"subjects": ["$JS.API.>"]},
+            {"retention": "forever"},
+            {"max_age": 99 * MS},
+            {"max_age": -1},
+            {"duplicate_window": 99 * MS},
+            {"max_age": NS_PER_S, "duplicate_window": 2 * NS_PER_S},
+            {"num_replicas": 6},
+            {"deny_purge": True, "allow_rollup_hdrs": True},
+            {"discard_new_per_subject": True},
+            {"discard_new_per_subject": True, "discard": "new"},
+            {"subject_delete_marker_ttl": MS},
+            {"mirror": {"name": "T"}},
+            {"allow_msg_counter": True},
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, given: dict[str, Any]):
+        assert number_of(stream, **given) == 10052
+
+    @pytest.mark.parametrize(
+        "given",
+        [{"name": 1}, {"subjects": "s"}, {"max_msgs": "1"}, {"sealed": 1}, {"metadata": {"a": 1}}],
+    )
+    def test_of_the_wrong_type_it_is_no_json_of_a_stream(self, given: dict[str, Any]):
+        assert number_of(stream, **given) == 10025
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ({"storage": "file"}, {"storage": "memory"}),
+            ({"retention": "limits"}, {"retention": "workqueue"}),
+            ({"max_consumers": 3}, {"max_consumers": 4}),
+            ({"sealed": True}, {}),
+            ({"deny_delete": True}, {}),
+            ({"deny_purge": True}, {}),
+            ({"allow_msg_ttl": True}, {}),
+        ],
+    )
+    def test_what_is_fixed_is_not_updated(self, old: dict[str, Any], new: dict[str, Any]):
+        assert number_of(stream_config.changed, stream(**old), stream(**new)) == 10052
+
+    def test_an_update_keeps_since_when_there_is_the_stream_and_where_it_began(self):
+        old = stream(first_seq=7) | {stream_config.CREATED: 12}
+
+        new = stream_config.changed(old, stream(max_msgs=5, first_seq=9))
+
+        assert (new["first_seq"], new[stream_config.CREATED], new["max_msgs"]) == (7, 12, 5)
+        assert stream_config.CREATED not in stream_config.shown(new)
+
+
+class TestConsumers:
+    def test_what_is_not_said_is_as_nats_server_shows_it(self):
+        assert consumer(durable_name="c", ack_policy="explicit") == {
+            "durable_name": "c",
+            "name": "c",
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": 30 * NS_PER_S,
+            "max_deliver": -1,
+            "replay_policy": "instant",
+            "max_waiting": 512,
+            "max_ack_pending": 1000,
+            "num_replicas": 0,
+        }
+        assert consumer(deliver_subject="d") == {
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "max_deliver": -1,
+            "replay_policy": "instant",
+            "deliver_subject": "d",
+            "inactive_threshold": 5 * NS_PER_S,
+            "num_replicas": 0,
+        }
+
+    @pytest.mark.parametrize(
+        ("number", "given"),
+        [
+            (10126, {"num_replicas": 3}),
+            (10133, {"num_replicas": -1}),
+            (10127, {"name": "a/b"}),
+            (10103, {"name": "a.b"}),
+            (10102, {"name": "x" * 256}),
+            (10132, {"name": "a", "durable_name": "b"}),
+            (10181, {"ack_policy": "sometimes"}),
+            (10182, {"replay_policy": "never"}),
+            (10183, {"ack_policy": "explicit", "ack_wait": -1}),
+            (10184, {"backoff": [1, -1]}),
+            (10116, {"ack_policy": "explicit", "backoff": [1, 2, 3], "max_deliver": 2}),
+            (10079, {"deliver_subject": "a.*"}),
+            (10112, {"deliver_subject": "a..b"}),
+            (10081, {"deliver_subject": "s.a"}),
+            (10080, {"deliver_subject": "d", "max_waiting": 3}),
+            (10082, {"deliver_subject": "d", "max_ack_pending": 3}),
+            (10083, {"deliver_subject": "d", "idle_heartbeat": 99 * MS}),
+            (10108, {"deliver_subject": "d", "flow_control": True}),
+            (10086, {"rate_limit_bps": 1}),
+            (10088, {"idle_heartbeat": NS_PER_S}),
+            (10089, {"flow_control": True}),
+            (10115, {"max_expires": 1}),
+            (10136, {"filter_subject": "s.a", "filter_subjects": ["s.b"]}),
+            (10138, {"filter_subjects": ["s.*", "s.b"]}),
+            (10139, {"filter_subjects": ["s.a", ""]}),
+            (10094, {"opt_start_seq": 3}),
+            (10094, {"deliver_policy": "by_start_sequence"}),
+            (10094, {"deliver_policy": "by_start_time"}),
+            (10094, {"deliver_policy": "last_per_subject"}),
+            (10095, {"sample_freq": "often"}),
+            (10025, {"deliver_policy": "some"}),
+            (10025, {"deliver_policy": "by_start_time", "opt_start_time": "noon"}),
+            (10178, {"deliver_subject": "d", "priority_groups": ["g"]}),
+        ],
+    )
+    def test_what_cannot_be_is_refused_by_its_number(self, number: int, given: dict[str, Any]):
+        assert number_of(consumer, **given) == number
+
+    @pytest.mark.parametrize(
+        ("number", "given"),
+        [
+            (10084, {}),
+            (10098, {"deliver_subject": "d"}),
+            (10101, {"ack_policy": "explicit", "deliver_policy": "new"}),
+        ],
+    )
+    def test_a_work_queue_wants_explicit_acks_of_all(self, number: int, given: dict[str, Any]):
+        assert number_of(consumer, stream(retention="workqueue"), **given) == number
+
+    def test_no_message_of_a_work_queue_is_for_two_consumers(self):
+        def named(name: str, **filters: Any) -> consumer_config.Config:
+            return consumer(durable_name=name, ack_policy="explicit", **filters)
+
+        others = {"a": named("a", filter_subject="s.*")}
+        check = consumer_config.check_workqueue
+
+        assert number_of(check, named("b"), others) == 10099
+        assert number_of(check, named("b", filter_subjects=["s.b", "t"]), others) == 10100
+        check(named("b", filter_subject="s.a.b"), others)
+        check(named("a"), others)
+
+    def test_points_in_time_come_for_the_machine_too_and_are_not_shown_twice(self):
+        config = consumer(
+            deliver_policy="by_start_time",
+            opt_start_time="1970-01-01T00:00:01.5Z",
+            pause_until="1970-01-01T01:00:00.000000001+01:00",
+        )
+
+        assert config["opt_start_ms"] == 1500
+        assert "pause_until" not in config
+        assert "opt_start_ms" not in consumer_config.shown(config)
+
+    def test_an_update_changes_only_what_may_change(self):
+        old = consumer(durable_name="c", ack_policy="explicit")
+        changed = consumer_config.changed
+
+        new = consumer(durable_name="c", ack_policy="explicit", ack_wait=5 * NS_PER_S)
+        assert changed(old, new) is new
+        other = consumer(durable_name="c", ack_policy="all")
+        assert number_of(changed, old, other) == 10012
+        pushed = consumer(durable_name="c", ack_policy="explicit", deliver_subject="d")
+        assert number_of(changed, old, pushed) == 10012

@@ -1,0 +1,182 @@
+"""Subjects, headers, acknowledgements and points in time, as NATS writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.machine.stream.settings import (
+    ASKED_ID,
+    ASKED_LAST,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_SUBJECT,
+    ASKED_TTL_MS,
+)
+from cluster.types import QueueId
+from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, ranges, word_of
+from node.protocols.nats.jetstream.errors import ApiError
+from node.protocols.nats.jetstream.headers import asked, status, with_fields
+from node.protocols.nats.jetstream.requests import Call, call_of, type_of
+from node.protocols.nats.jetstream.times import (
+    NEVER,
+    ms_of_text,
+    ns_of_span,
+    span_of_ns,
+    text_of_ms,
+)
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("subject", "call"),
+        [
+            ("INFO", Call("INFO")),
+            ("STREAM.INFO.S", Call("STREAM.INFO", "S")),
+            ("STREAM.MSG.GET.S", Call("STREAM.MSG.GET", "S")),
+            ("STREAM.LEADER.STEPDOWN.S", Call("STREAM.LEADER.STEPDOWN", "S")),
+            ("CONSUMER.CREATE.S", Call("CONSUMER.CREATE", "S")),
+            ("CONSUMER.CREATE.S.c", Call("CONSUMER.CREATE", "S", "c")),
+            ("CONSUMER.CREATE.S.c.a.>", Call("CONSUMER.CREATE", "S", "c", "a.>")),
+            ("CONSUMER.DURABLE.CREATE.S.c", Call("CONSUMER.DURABLE.CREATE", "S", "c")),
+            ("CONSUMER.MSG.NEXT.S.c", Call("CONSUMER.MSG.NEXT", "S", "c")),
+            ("DIRECT.GET.S", Call("DIRECT.GET", "S")),
+            ("DIRECT.GET.S.$KV.b.k", Call("DIRECT.GET", "S", rest="$KV.b.k")),
+            ("STREAM.INFO", None),
+            ("STREAM.INFO.S.T", None),
+            ("STREAM.DANCE.S", None),
+            ("CONSUMER.MSG.NEXT.S", None),
+        ],
+    )
+    def test_a_subject_says_what_is_asked(self, subject: str, call: Call | None):
+        assert call_of(b"$JS.API." + subject.encode()) == call
+
+    def test_the_answer_names_its_type(self):
+        names = [type_of(verb) for verb in ("INFO", "STREAM.MSG.GET", "CONSUMER.DURABLE.CREATE")]
+
+        head = "io.nats.jetstream.api.v1."
+        assert names == [
+            f"{head}account_info_response",
+            f"{head}stream_msg_get_response",
+            f"{head}consumer_create_response",
+        ]
+
+
+def header(*lines: str) -> bytes:
+    return "\r\n".join(["NATS/1.0", *lines, "", ""]).encode()
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        ("lines", "found"),
+        [
+            (["A: b"], None),
+            (["Nats-Something: b"], None),
+            (["Nats-Msg-Id: 7"], {ASKED_ID: "7"}),
+            (["Nats-Expected-Last-Sequence: 0"], {ASKED_LAST: 0}),
+            (
+                [
+                    "Nats-Expected-Last-Subject-Sequence:3",
+                    "Nats-Expected-Last-Subject-Sequence-Subject: a.*",
+                ],
+                {ASKED_LAST_SUBJECT: 3, ASKED_SUBJECT: b"a.*"},
+            ),
+            (["Nats-Rollup: sub"], {ASKED_ROLLUP: "sub"}),
+            (["Nats-TTL: 5"], {ASKED_TTL_MS: 5_000}),
+            (["Nats-TTL: 1m30s"], {ASKED_TTL_MS: 90_000}),
+            (["Nats-TTL: never"], {ASKED_TTL_MS: 0}),
+        ],
+    )
+    def test_headers_ask_something_of_a_stream(
+        self, lines: list[str], found: dict[int, Any] | None
+    ):
+        assert asked(header(*lines)) == found
+
+    @pytest.mark.parametrize(
+        ("line", "number"),
+        [
+            ("Nats-TTL: 1ms", 10165),
+            ("Nats-TTL: soon", 10165),
+            ("Nats-Expected-Last-Sequence: x", 10003),
+            ("Nats-Expected-Last-Subject-Sequence-Subject: a", 10193),
+            ("Nats-Rollup: some", 10111),
+            ("Nats-Batch-Id: 1", 10174),
+            ("Nats-Incr: 1", 10168),
+        ],
+    )
+    def test_what_cannot_be_asked_is_refused(self, line: str, number: int):
+        with pytest.raises(ApiError) as refused:
+            asked(header(line))
+        assert refused.value.number == number
+
+    def test_blocks_are_built(self):
+        assert status(404, "No Messages") == b"NATS/1.0 404 No Messages\r\n\r\n"
+        assert with_fields(header("A: b"), [("C", 1)]) == header("A: b", "C: 1")
+        assert with_fields(None, [("C", 1)]) == header("C: 1")
+
+
+class TestAcks:
+    def test_both_forms_of_the_subject_name_the_delivery(self):
+        meant = Acked("S", "c", 2, 17, 9)
+        assert acked_by(b"$JS.ACK.S.c.2.17.9.1700000000.4") == meant
+        assert acked_by(b"$JS.ACK.hub.szMpdrwD.S.c.2.17.9.1700000000.4") == meant
+        assert acked_by(b"$JS.ACK._.szMpdrwD.S.c.2.17.9.1700000000.4.token") == meant
+
+    @pytest.mark.parametrize("rest", [b"", b"S.c.x.1.1.1.1", b"S.c.1.1.1.1", b"S.c.1.1.1.1.1.1"])
+    def test_another_subject_names_none(self, rest: bytes):
+        assert acked_by(b"$JS.ACK." + rest) is None
+
+    def test_what_is_said_in_one_turn_is_one_command(self):
+        said = Said()
+        words = [b"+ACK", b"", b"-NAK", b'-NAK {"delay": 5000000}', b"+WPI", b"+TERM no", b"+ACK"]
+        for sequence, body in enumerate(words, 1):
+            assert said.add(sequence, *word_of(body))
+        assert not said.add(9, *word_of(b"hello"))
+
+        command = said.command(QueueId(3), "c")
+
+        assert command.done == [(1, 2), (7, 7)]
+        assert command.again == [(3, -1), (4, 5)]
+        assert (command.working, command.never) == ([5], [6])
+
+    def test_done_is_done(self):
+        said = Said()
+        for body in (b"-NAK", b"+WPI", b"+ACK", b"-NAK", b"+TERM"):
+            said.add(1, *word_of(body))
+
+        command = said.command(QueueId(3), "c")
+
+        assert (command.done, command.again, command.working, command.never) == (
+            [(1, 1)],
+            [],
+            [],
+            [],
+        )
+
+    def test_sequences_become_ranges(self):
+        assert ranges([5, 1, 2, 3, 9, 10]) == [(1, 3), (5, 5), (9, 10)]
+        assert ranges([]) == []
+
+
+class TestTimes:
+    def test_points_are_written_and_read(self):
+        text = "2026-11-24T04:10:44.632000000Z"
+        ms = ms_of_text(text)
+        assert ms is not None
+        assert text_of_ms(ms) == text
+        assert ms_of_text("2026-11-24T05:10:44.632999999+01:00") == ms
+        assert text_of_ms(0) == NEVER
+        assert ms_of_text(NEVER) == 0
+
+    @pytest.mark.parametrize("text", ["", "noon", "2026-11-24", "2026-13-24T04:10:44Z", None, 5])
+    def test_what_is_no_point_is_none(self, text: object):
+        assert ms_of_text(text) is None
+
+    def test_spans_are_go_s(self):
+        assert ns_of_span("1h2m3.5s") == 3_723_500_000_000
+        assert ns_of_span("100ms") == 100_000_000
+        assert ns_of_span("-1s") == -1_000_000_000
+        assert [ns_of_span(text) for text in ("", "5", "1 s", "s")] == [None] * 4
+        spans = (500_000_000, 1_500_000_000, 90_000_000_000, 3_600_000_000_000, 0)
+        assert [span_of_ns(ns) for ns in spans] == ["500ms", "1.5s", "1m30s", "1h0m0s", "0s"]
