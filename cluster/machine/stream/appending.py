@@ -246,6 +246,10 @@ class Appending:
             return False
         if settings.discard_new and not context.decided:
             return False
+        if settings.subject_messages_max is not None and (
+            settings.messages_max is not None or settings.bytes_max is not None
+        ):
+            return False  # who makes room depends on which came when
         most = settings.message_bytes_max
         if most is not None and max(batch.sizes) > most:
             return False

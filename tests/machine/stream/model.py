@@ -1,0 +1,423 @@
+"""A stream as plain as can be: one dict of messages, everything found by looking at all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.machine.stream import errors
+from cluster.machine.stream.settings import (
+    ASKED_ID,
+    ASKED_LAST,
+    ASKED_LAST_ID,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_STREAM,
+    ASKED_SUBJECT,
+    ASKED_TTL_MS,
+    ConsumerSettings,
+    StreamSettings,
+    consumer_settings,
+    matches,
+    overlap,
+)
+
+Given = tuple[int, int, int, int]
+
+
+@dataclass
+class Message:
+    subject: bytes
+    size: int  # with the subject
+    at_ms: int
+    ttl_until_ms: int | None = None  # 0: never
+    marker: bool = False
+
+
+@dataclass
+class Delivery:
+    number: int  # the consumer's, of the first time
+    count: int
+    due_ms: int  # 0: waits to be delivered again
+
+
+@dataclass
+class ModelConsumer:
+    settings: ConsumerSettings
+    cursor: int
+    picked: list[int]
+    delivered: int = 0
+    delivered_stream: int = 0
+    floor: int = 0
+    floor_stream: int = 0
+    held: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
+    again: list[int] = field(default_factory=list[int])
+    exhausted: set[int] = field(default_factory=set[int])
+
+    def means(self, subject: bytes) -> bool:
+        filters = self.settings.filters
+        return not filters or any(subject and matches(each, subject) for each in filters)
+
+    def wait_ms(self, count: int) -> int:
+        backoff = self.settings.backoff_ms
+        return backoff[min(count, len(backoff)) - 1] if backoff else self.settings.ack_wait_ms
+
+    def raise_floor(self) -> None:
+        first = min(self.held, default=None)
+        if first is None:
+            self.floor = max(self.floor, self.delivered)
+            self.floor_stream = max(self.floor_stream, self.delivered_stream)
+        else:
+            self.floor = max(self.floor, self.held[first].number - 1)
+            self.floor_stream = max(self.floor_stream, first - 1)
+
+
+class Model:
+    def __init__(self, name: str, settings: StreamSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.messages: dict[int, Message] = {}
+        self.next = settings.first_seq
+        self.now_ms = 0
+        self.last_id = ""
+        self.ids: dict[str, tuple[int, int]] = {}
+        self.consumers: dict[str, ModelConsumer] = {}
+        self.publishers: dict[str, list[tuple[int, int]]] = {}  # outcomes: code (1: stored), number
+
+    # --- messages leave ---------------------------------------------------------------------------
+
+    def remove(self, sequence: int) -> None:
+        del self.messages[sequence]
+        for each in self.consumers.values():
+            if sequence in each.picked:
+                each.picked.remove(sequence)
+            each.exhausted.discard(sequence)
+            if each.held.pop(sequence, None) is not None:
+                if sequence in each.again:
+                    each.again.remove(sequence)
+                each.raise_floor()
+
+    def of(self, subject: bytes) -> list[int]:
+        return sorted(at for at, message in self.messages.items() if message.subject == subject)
+
+    def enforce(self, subject: bytes) -> None:
+        s = self.settings
+        if s.subject_messages_max is not None and not s.discard_new_per_subject:
+            while len(self.of(subject)) > s.subject_messages_max:
+                self.remove(self.of(subject)[0])
+        if not s.discard_new:
+            while s.messages_max is not None and len(self.messages) > s.messages_max:
+                self.remove(min(self.messages))
+            while s.bytes_max is not None and self.bytes > s.bytes_max:
+                self.remove(min(self.messages))
+
+    @property
+    def bytes(self) -> int:
+        return sum(message.size for message in self.messages.values())
+
+    def expire(self) -> None:
+        age_ms = self.settings.age_max_ms
+        aged = [
+            at
+            for at, message in sorted(self.messages.items())
+            if age_ms is not None
+            and message.at_ms + age_ms <= self.now_ms
+            and message.ttl_until_ms != 0
+        ]
+        for at in aged:
+            self.expire_one(at)
+        own = sorted(
+            (message.ttl_until_ms, at)
+            for at, message in self.messages.items()
+            if message.ttl_until_ms and message.ttl_until_ms <= self.now_ms
+        )
+        for _, at in own:
+            self.expire_one(at)
+
+    def expire_one(self, sequence: int) -> None:
+        message = self.messages[sequence]
+        self.remove(sequence)
+        ttl_ms = self.settings.marker_ttl_ms
+        if ttl_ms is not None and not message.marker and not self.of(message.subject):
+            marker = Message(message.subject, len(message.subject), self.now_ms, marker=True)
+            marker.ttl_until_ms = self.now_ms + ttl_ms
+            self.messages[self.next] = marker
+            self.next += 1
+
+    def purge(self, pattern: bytes | None, below: int, keep: int) -> int:
+        wanted = [
+            at
+            for at, message in sorted(self.messages.items())
+            if (pattern is None or (message.subject and matches(pattern, message.subject)))
+            and (not below or at < below)
+        ]
+        if keep:
+            wanted = wanted[: max(0, len(wanted) - keep)]
+        for at in wanted:
+            self.remove(at)
+        if pattern is None and not below and not keep:
+            self.ids.clear()
+            for each in self.consumers.values():
+                each.cursor = max(each.cursor, self.next)
+                each.raise_floor()
+        return len(wanted)
+
+    # --- messages come ----------------------------------------------------------------------------
+
+    def publish(
+        self, publisher: str | None, seqno: int, batch: list[tuple[bytes, int, dict[int, Any]]]
+    ) -> list[tuple[int, int]]:
+        """The outcome of each: (1, sequence) for stored, else (code, number)."""
+        known = [] if publisher is None else self.publishers.setdefault(publisher, [])
+        outcomes: list[tuple[int, int]] = []
+        for place, (subject, size, asked) in enumerate(batch):
+            if publisher is not None and seqno + place <= len(known):
+                outcomes.append(known[seqno + place - 1])
+                continue
+            outcome = self.objection(subject, size, asked)
+            if outcome is None:
+                outcome = 1, self.store(subject, size, asked)
+            outcomes.append(outcome)
+            known.append(outcome)
+        return outcomes
+
+    def objection(self, subject: bytes, size: int, asked: dict[int, Any]) -> tuple[int, int] | None:
+        s, last = self.settings, self.next - 1
+        if s.subjects and not any(matches(each, subject) for each in s.subjects):
+            return errors.WRONG_SUBJECT, last
+        if ASKED_TTL_MS in asked and not s.message_ttl:
+            return errors.NO_TTL, last
+        if asked.get(ASKED_STREAM, self.name) != self.name:
+            return errors.WRONG_STREAM, last
+        self.ids = {
+            one: (at, ms)
+            for one, (at, ms) in self.ids.items()
+            if ms + s.dedup_window_ms > self.now_ms
+        }
+        if asked.get(ASKED_ID) in self.ids:
+            return errors.DUPLICATE, self.ids[asked[ASKED_ID]][0]
+        if ASKED_LAST_SUBJECT in asked:
+            pattern = asked.get(ASKED_SUBJECT, subject)
+            same = [at for at, m in self.messages.items() if matches(pattern, m.subject)]
+            if max(same, default=0) != asked[ASKED_LAST_SUBJECT]:
+                return errors.WRONG_LAST_SEQUENCE, max(same, default=0)
+        if asked.get(ASKED_LAST, last) != last:
+            return errors.WRONG_LAST_SEQUENCE, last
+        if asked.get(ASKED_LAST_ID, self.last_id) != self.last_id:
+            return errors.WRONG_LAST_ID, last
+        if ASKED_ROLLUP in asked and not s.rollup:
+            return errors.NO_ROLLUP, last
+        if s.message_bytes_max is not None and size > s.message_bytes_max:
+            return errors.MESSAGE_TOO_LARGE, last
+        if s.discard_new:
+            same = self.of(subject)
+            full = s.subject_messages_max is not None and len(same) >= s.subject_messages_max
+            if full and s.discard_new_per_subject:
+                return errors.NO_ROOM, 2
+            if s.messages_max is not None and len(self.messages) >= s.messages_max and not full:
+                return errors.NO_ROOM, 0
+            freed = self.messages[same[0]].size if full else 0
+            size += len(subject)
+            if s.bytes_max is not None and self.bytes - freed + size > s.bytes_max:
+                return errors.NO_ROOM, 1
+        return None
+
+    def store(self, subject: bytes, size: int, asked: dict[int, Any]) -> int:
+        sequence = self.next
+        self.next += 1
+        self.last_id = asked.get(ASKED_ID, "")
+        if self.last_id:
+            self.ids[self.last_id] = sequence, self.now_ms
+        wanted = any(each.means(subject) for each in self.consumers.values())
+        if self.settings.retention != "interest" or wanted:
+            message = Message(subject, size + len(subject), self.now_ms)
+            self.messages[sequence] = message
+            self.enforce(subject)
+            if ASKED_TTL_MS in asked:
+                ttl_ms = asked[ASKED_TTL_MS]
+                message.ttl_until_ms = self.now_ms + ttl_ms if ttl_ms else 0
+        rollup = asked.get(ASKED_ROLLUP)
+        for at in sorted(self.messages) if rollup else ():
+            if at < sequence and (rollup == "all" or self.messages[at].subject == subject):
+                self.remove(at)
+        return sequence
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def put(self, config: dict[str, Any]) -> str | int:
+        """1: made; 0: changed; else why not."""
+        settings = consumer_settings(config)
+        known = self.consumers.get(settings.name)
+        for other in self.consumers.values():
+            if self.settings.retention == "workqueue" and other is not known:
+                mine = settings.filters or (b">",)
+                theirs = other.settings.filters or (b">",)
+                if any(overlap(a, b) for a in mine for b in theirs):
+                    return "refused"
+        if known is not None:
+            before = known.settings
+            known.settings = ConsumerSettings(
+                **{
+                    **{name: getattr(settings, name) for name in settings.__slots__},
+                    "ack_policy": before.ack_policy,
+                    "deliver_policy": before.deliver_policy,
+                }
+            )
+            if before.filters != settings.filters:
+                self.let_go()
+            return 0
+        made = ModelConsumer(settings, self.next, [])
+        meant = [at for at, m in sorted(self.messages.items()) if made.means(m.subject)]
+        match settings.deliver_policy:
+            case "all":
+                made.cursor = min(self.messages, default=self.next)
+            case "last":
+                made.cursor = max(meant, default=self.next)
+            case "last_per_subject":
+                lasts = {self.messages[at].subject: at for at in meant}
+                made.picked = sorted(lasts.values())
+            case "by_start_sequence":
+                first = min(self.messages, default=self.next)
+                made.cursor = min(max(settings.start_seq, first), self.next)
+            case "by_start_time":
+                since = [at for at, m in self.messages.items() if m.at_ms >= settings.start_ms]
+                made.cursor = min(since, default=self.next)
+            case _:
+                pass
+        made.delivered_stream = made.floor_stream = min([*made.picked, made.cursor]) - 1
+        self.consumers[settings.name] = made
+        return 1
+
+    def drop(self, name: str) -> None:
+        del self.consumers[name]
+        self.let_go()
+
+    def let_go(self) -> None:
+        if self.settings.retention == "interest":
+            for at in sorted(self.messages):
+                self.leave_unwanted(at)
+
+    def leave_unwanted(self, sequence: int) -> None:
+        subject = self.messages[sequence].subject
+        for each in self.consumers.values():
+            waits = sequence >= each.cursor or sequence in each.picked or sequence in each.held
+            if each.means(subject) and waits:
+                return
+        self.remove(sequence)
+
+    def pending(self, consumer: ModelConsumer) -> list[int]:
+        behind = [
+            at
+            for at, message in sorted(self.messages.items())
+            if at >= consumer.cursor and consumer.means(message.subject)
+        ]
+        return consumer.picked + behind
+
+    def room(self, consumer: ModelConsumer) -> int:
+        most = consumer.settings.ack_pending_max
+        if most is None or consumer.settings.ack_policy == "none":
+            return 1 << 30
+        return most - len(consumer.held)
+
+    def may_fetch(self, name: str) -> bool:
+        consumer = self.consumers[name]
+        paused = consumer.settings.pause_until_ms > self.now_ms
+        new = bool(self.pending(consumer)) and self.room(consumer) > 0
+        return not paused and (bool(consumer.again) or new)
+
+    def fetch(
+        self, name: str, count: int, size: int
+    ) -> tuple[list[tuple[int, int, int, int]], str]:
+        """(sequence, consumer's number, deliveries, pending) each, and the note."""
+        consumer = self.consumers[name]
+        found: list[Given] = []
+        left = size
+        while len(found) < count and self.may_fetch(name):
+            again = bool(consumer.again)
+            sequence = consumer.again[0] if again else self.pending(consumer)[0]
+            if size and self.messages[sequence].size > left:
+                return found, "too_large"
+            left -= self.messages[sequence].size
+            consumer.delivered += 1
+            if again:
+                consumer.again.pop(0)
+                held = consumer.held[sequence]
+                held.count += 1
+            else:
+                if sequence in consumer.picked:
+                    consumer.picked.remove(sequence)
+                else:
+                    consumer.cursor = sequence + 1
+                held = Delivery(consumer.delivered, 1, 0)
+                consumer.delivered_stream = sequence
+                if consumer.settings.ack_policy != "none":
+                    consumer.held[sequence] = held
+                else:
+                    consumer.floor, consumer.floor_stream = consumer.delivered, sequence
+            held.due_ms = self.now_ms + consumer.wait_ms(held.count)
+            pending = len(self.pending(consumer))
+            found.append((sequence, consumer.delivered, held.count, pending))
+        return found, ""
+
+    def acknowledged(self, sequence: int) -> None:
+        if self.settings.retention == "workqueue":
+            self.remove(sequence)
+        elif self.settings.retention == "interest":
+            self.leave_unwanted(sequence)
+
+    def done(self, consumer: ModelConsumer, sequence: int) -> int:
+        if sequence in consumer.exhausted:
+            consumer.exhausted.remove(sequence)
+        elif consumer.held.pop(sequence, None) is None:
+            return 0
+        if sequence in consumer.again:
+            consumer.again.remove(sequence)
+        self.acknowledged(sequence)
+        return 1
+
+    def acknowledge(
+        self,
+        name: str,
+        done: list[int],
+        again: list[tuple[int, int]],
+        working: list[int],
+        never: list[int],
+    ) -> int:
+        consumer = self.consumers[name]
+        if consumer.settings.ack_policy == "all":
+            highest = max((at for at in done if at < consumer.cursor), default=0)
+            done = [at for at in {*consumer.held, *consumer.exhausted} if at <= highest]
+        count = sum(self.done(consumer, at) for at in sorted({*done}))
+        count += sum(self.done(consumer, at) for at in never)
+        for at, delay_ms in again:
+            held = consumer.held.get(at)
+            if held is not None and held.due_ms:
+                held.due_ms = self.now_ms + delay_ms
+                if delay_ms <= 0:
+                    self.wait_again(consumer, at)
+        for at in working:
+            held = consumer.held.get(at)
+            if held is not None:
+                held.due_ms = self.now_ms + consumer.wait_ms(held.count)
+                if at in consumer.again:
+                    consumer.again.remove(at)
+        if count:
+            consumer.raise_floor()
+        return count
+
+    def wait_again(self, consumer: ModelConsumer, sequence: int) -> None:
+        held = consumer.held[sequence]
+        most = consumer.settings.deliveries_max
+        if most is not None and held.count >= most:
+            del consumer.held[sequence]
+            consumer.exhausted.add(sequence)
+        else:
+            held.due_ms = 0
+            consumer.again.append(sequence)
+
+    def pass_time(self) -> None:
+        self.expire()
+        for consumer in self.consumers.values():
+            for at in sorted(consumer.held):
+                if 0 < consumer.held[at].due_ms <= self.now_ms:
+                    self.wait_again(consumer, at)
