@@ -145,6 +145,7 @@ class Stream:
         self.leaving.configure(settings)
         self.table.settings = self.appending.settings = settings
         self.leaving.enforce_all(context)
+        self.leaving.expire(context)
         if settings.retention != before.retention:
             self.table.let_go()
         return Ok()

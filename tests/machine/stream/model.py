@@ -31,7 +31,11 @@ class Message:
     size: int  # with the subject
     at_ms: int
     ttl_until_ms: int | None = None  # 0: never
-    marker: bool = False
+    where: tuple[int, int] = (0, 0)  # entry and place there; of a marker, which lies nowhere
+
+    @property
+    def marker(self) -> bool:
+        return self.where == (0, 0)
 
 
 @dataclass
@@ -100,11 +104,12 @@ class Model:
     def of(self, subject: bytes) -> list[int]:
         return sorted(at for at, message in self.messages.items() if message.subject == subject)
 
-    def enforce(self, subject: bytes) -> None:
+    def enforce(self, *subjects: bytes) -> None:
         s = self.settings
         if s.subject_messages_max is not None and not s.discard_new_per_subject:
-            while len(self.of(subject)) > s.subject_messages_max:
-                self.remove(self.of(subject)[0])
+            for subject in subjects:
+                while len(self.of(subject)) > s.subject_messages_max:
+                    self.remove(self.of(subject)[0])
         if not s.discard_new:
             while s.messages_max is not None and len(self.messages) > s.messages_max:
                 self.remove(min(self.messages))
@@ -139,7 +144,7 @@ class Model:
         self.remove(sequence)
         ttl_ms = self.settings.marker_ttl_ms
         if ttl_ms is not None and not message.marker and not self.of(message.subject):
-            marker = Message(message.subject, len(message.subject), self.now_ms, marker=True)
+            marker = Message(message.subject, len(message.subject), self.now_ms)
             marker.ttl_until_ms = self.now_ms + ttl_ms
             self.messages[self.next] = marker
             self.next += 1
@@ -165,7 +170,11 @@ class Model:
     # --- messages come ----------------------------------------------------------------------------
 
     def publish(
-        self, publisher: str | None, seqno: int, batch: list[tuple[bytes, int, dict[int, Any]]]
+        self,
+        publisher: str | None,
+        seqno: int,
+        batch: list[tuple[bytes, int, dict[int, Any]]],
+        index: int,
     ) -> list[tuple[int, int]]:
         """The outcome of each: (1, sequence) for stored, else (code, number)."""
         known = [] if publisher is None else self.publishers.setdefault(publisher, [])
@@ -176,7 +185,7 @@ class Model:
                 continue
             outcome = self.objection(subject, size, asked)
             if outcome is None:
-                outcome = 1, self.store(subject, size, asked)
+                outcome = 1, self.store(subject, size, asked, (index, place))
             outcomes.append(outcome)
             known.append(outcome)
         return outcomes
@@ -222,7 +231,9 @@ class Model:
                 return errors.NO_ROOM, 1
         return None
 
-    def store(self, subject: bytes, size: int, asked: dict[int, Any]) -> int:
+    def store(
+        self, subject: bytes, size: int, asked: dict[int, Any], where: tuple[int, int]
+    ) -> int:
         sequence = self.next
         self.next += 1
         self.last_id = asked.get(ASKED_ID, "")
@@ -230,7 +241,7 @@ class Model:
             self.ids[self.last_id] = sequence, self.now_ms
         wanted = any(each.means(subject) for each in self.consumers.values())
         if self.settings.retention != "interest" or wanted:
-            message = Message(subject, size + len(subject), self.now_ms)
+            message = Message(subject, size + len(subject), self.now_ms, where=where)
             self.messages[sequence] = message
             self.enforce(subject)
             if ASKED_TTL_MS in asked:
@@ -291,6 +302,12 @@ class Model:
     def drop(self, name: str) -> None:
         del self.consumers[name]
         self.let_go()
+
+    def update(self, settings: StreamSettings) -> None:
+        was, self.settings = self.settings.retention, settings
+        self.enforce(*{message.subject for message in self.messages.values()})
+        if settings.retention != was:
+            self.let_go()
 
     def let_go(self) -> None:
         if self.settings.retention == "interest":

@@ -90,8 +90,17 @@ class Both:
         self.base = self.model.next - 1
         self.numbers = 0
         self.verbs = random.choices(
-            [self.publish, self.wait, self.put, self.drop, self.fetch, self.ack, self.purge],
-            [5, 3, 2, 0.3, 6, 6, 0.4],
+            [
+                self.publish,
+                self.wait,
+                self.put,
+                self.drop,
+                self.fetch,
+                self.ack,
+                self.purge,
+                self.update,
+            ],
+            [5, 3, 2, 0.3, 6, 6, 0.4, 0.3],
             k=random.randint(1, 60),
         )
 
@@ -138,7 +147,7 @@ class Both:
             publisher, back = "p", self.random.choice([0, 0, 1, 2, 5])
             seqno = max(1, self.numbers + 1 - back)
             self.numbers = max(self.numbers, seqno + len(batch) - 1)
-        expected = self.model.publish(publisher, seqno, batch)
+        expected = self.model.publish(publisher, seqno, batch, self.streams.index + 1)
         attrs: Any = [{6: subject} | ({7: asked} if asked else {}) for subject, _, asked in batch]
         bodies = [b"x" * size for _, size, _ in batch]
         if all(each == attrs[0] for each in attrs):
@@ -175,6 +184,7 @@ class Both:
 
     def fetch(self) -> None:
         random, name = self.random, self.name()
+        places = {at: message.where for at, message in self.model.messages.items()}
         requests = [
             (number, random.randint(1, 5), random.choice([0, 0, 4, 9]))
             for number in range(random.choice([1, 1, 2]))
@@ -208,6 +218,11 @@ class Both:
             for number, chunks, note in reply.batches
         }
         assert got == expected
+        for _, chunks, _ in reply.batches:
+            for chunk in chunks:
+                entry, place, count = chunk.bodies
+                wanted = [(entry, place + n if entry else 0) for n in range(count)]
+                assert [places[chunk.first + n] for n in range(count)] == wanted
 
     def ack(self) -> None:
         name = self.name()
@@ -235,6 +250,14 @@ class Both:
             assert isinstance(reply, Refused)
         else:
             assert reply == Ok(self.model.purge(subject, below, keep))
+
+    def update(self) -> None:
+        config = {"subjects": ["a", "b", "c.>"], **some(self.random, STREAM_SETTINGS, 0.3)}
+        workqueue = self.model.settings.retention == "workqueue"
+        if workqueue or config.get("retention") == "workqueue":
+            config["retention"] = self.model.settings.retention
+        self.model.update(stream_settings(config))
+        assert self.streams.configure(**config) == Ok()
 
     def delete(self) -> None:
         self.model.now_ms = self.streams.now_ms
@@ -265,6 +288,7 @@ class Both:
             if found is not None and known is not None:
                 assert found.subject == known.subject == stream.subject_of(at)
                 assert (found.size, found.stored_ms) == (known.size, known.at_ms)
+                assert found.bodies == (*known.where, 1)
         self.compare_subjects()
         assert list(stream.consumers) == list(model.consumers)
         for name, known in model.consumers.items():
