@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from cluster.machine.arguments import STREAM
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
@@ -132,7 +133,7 @@ def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
     shown: Json = {
         "name": info.name,
         "vhost": info.vhost,
-        "type": "classic" if transient else "quorum",
+        "type": STREAM if info.stream is not None else "classic" if transient else "quorum",
         "durable": info.durable,
         "auto_delete": info.auto_delete,
         "exclusive": info.exclusive,

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster.machine.arguments import QUEUE_TYPE
+from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from node.management.errors import ApiError
 
-STREAM = "stream"
 _MIRRORING: Final = "ha-"
 _FEDERATION: Final = "federation-upstream"
 
 _NO_MIRRORS = "queues are not mirrored: a durable queue is replicated by Raft without a policy"
 _NO_FEDERATION = "there is no federation here"
-_NO_STREAMS = "there are no streams here"
 _COMPONENTS = {
     "shovel": "there are no shovels here",
     "federation": _NO_FEDERATION,
@@ -56,11 +54,12 @@ def check_definition(definition: Mapping[str, Any]) -> None:
 
 def check_queue(kind: Any, arguments: Mapping[str, Any]) -> None:
     """`kind`: its type, as exports name it beside the arguments."""
-    if STREAM in (kind, arguments.get(QUEUE_TYPE)):
-        raise Unsupported(f"queues of type {STREAM}: {_NO_STREAMS}")
+    if STREAM in (kind, arguments.get(QUEUE_TYPE)) and STREAM_CONFIG not in arguments:
+        raise Unsupported(f"queues of type {STREAM}: streams are created by NATS's clients")
 
 
 def check_default_type(kind: Any) -> None:
     """Of the queues of a virtual host."""
     if kind == STREAM:
-        raise Unsupported(f"default_queue_type {STREAM}: {_NO_STREAMS}", "default_queue_type")
+        reason = f"default_queue_type {STREAM}: a stream is what a declare asks for"
+        raise Unsupported(reason, "default_queue_type")

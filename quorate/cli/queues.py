@@ -141,7 +141,7 @@ def _groups(url: str | None, *, timeout: float) -> dict[Any, int | str]:
 
 def _fact(row: Row) -> Row:
     """Exclusive and auto-delete queues are transient too: on one node, and gone with it."""
-    kind = "replicated" if row["type"] == "quorum" else "transient"
+    kind = {"quorum": "replicated", "stream": "stream"}.get(row["type"], "transient")
     for word in ("auto_delete", "exclusive"):
         if row[word]:
             kind = word.replace("_", "-")

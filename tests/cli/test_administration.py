@@ -390,7 +390,7 @@ def test_what_is_not_supported_is_left_out_when_that_is_said(capsys: Output, tmp
 
     words = capsys.readouterr().err
     assert "left out queues 'events' in vhost '/': " in words
-    assert "there are no streams here" in words
+    assert "streams are created by NATS's clients" in words
     names = [row["name"] for row in rows_of(capsys, "queue", "list")]
     assert "kept" in names
     assert "events" not in names

@@ -11,6 +11,7 @@ from node.protocols.amqp.errors import (
     INTERNAL_ERROR,
     NOT_ALLOWED,
     NOT_FOUND,
+    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
     AmqpError,
@@ -38,6 +39,7 @@ _OF_CHANNEL = {
 _OF_CONNECTION = {
     "unknown_exchange_type": COMMAND_INVALID,
     codes.NO_VHOST: NOT_ALLOWED,
+    codes.WRONG_KIND: NOT_IMPLEMENTED,
 }
 
 

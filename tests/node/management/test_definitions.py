@@ -130,7 +130,7 @@ async def test_what_rabbitmq_has_and_we_have_not_is_named_one_by_one(api: Api):
         ("bindings", "logs -> events"),
     }
     assert len(found) == 6
-    assert "there are no streams here" in found["queues", "events"][1]
+    assert "streams are created by NATS's clients" in found["queues", "events"][1]
     assert "queue 'events'" in found["bindings", "logs -> events"][1]
     assert "skip=unsupported" in reply.value["reason"]
     assert await api.get("definitions") == before

@@ -49,10 +49,10 @@ async def test_a_stream_is_refused_by_its_name(api: Api):
     declared = {"durable": True, "arguments": {"x-queue-type": "stream"}}
     reply = await api.ask("PUT", "queues/%2F/s", declared)
     assert (reply.status, reply.value["error"]) == (400, "bad_request")
-    assert "there are no streams here" in reply.value["reason"]
+    assert "streams are created by NATS's clients" in reply.value["reason"]
     reply = await api.ask("PUT", "vhosts/v", {"default_queue_type": "stream"})
     assert reply.status == 400
-    assert "there are no streams here" in reply.value["reason"]
+    assert "streams are created by NATS's clients" in reply.value["reason"]
     assert [each["name"] for each in await api.get("vhosts")] == ["/"]
 
 
