@@ -16,6 +16,8 @@ from cluster.groups.outcome import Done, Outcome, refused, unknown
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
+    ATTR_ASKED,
+    ATTR_SUBJECT,
     BodyPart,
     Command,
     CreateQueue,
@@ -27,12 +29,14 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
 from cluster.machine.replies import Refused as MachineRefused
+from cluster.machine.stream.errors import DUPLICATE, STORED, WRONG_LAST_SEQUENCE
+from cluster.machine.stream.settings import ASKED_ID, ASKED_LAST
 from cluster.peers import retries
 from cluster.peers.retries import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node.broker import publishing
 from node.broker.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
-from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Uploaded
+from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Stored, Uploaded
 from node.broker.settle_retry import SettleCommand, SettleRetry
 from node.metrics.client_counters import Counts
 from node.peer_rpc import PeerRpc
@@ -682,3 +686,92 @@ async def test_a_settle_that_cannot_be_is_over(bench: Bench) -> None:
 
 def _enqueues(bench: Bench) -> list[Enqueue]:
     return [command for command in bench.cluster.proposed if type(command) is Enqueue]
+
+
+class TestStreams:
+    """Sequences and answers come back to those whose messages they are of."""
+
+    STREAM = QueueInfo(QUEUE, GROUP, "/", "S", {"x-queue-type": "stream", "x-stream": {}})
+
+    def publish(
+        self, bench: Bench, told: list[Stored | None], count: int, asked: dict[int, Any] | None
+    ) -> None:
+        attrs: dict[int, Any] = {ATTR_SUBJECT: b"s"}
+        if asked is not None:
+            attrs[ATTR_ASKED] = asked
+        bodies = [b"x"] * count
+        bench.publisher.publish(
+            self.STREAM, bodies, None, attrs, 100, lambda _: None, stored=told.append
+        )
+
+    def bench(self) -> Bench:
+        bench = Bench()
+        bench.cluster.machine = QueueMachine(4)
+        bench.cluster.apply(CreateQueue(QUEUE, "/", "S", QueueConfig(type="stream", stream={})))
+        return bench
+
+    async def test_each_of_a_batch_learns_its_own(self):
+        bench = self.bench()
+        told: list[Stored | None] = []
+        self.publish(bench, told, 2, None)
+        self.publish(bench, told, 1, {ASKED_ID: "a"})
+        self.publish(bench, told, 1, {ASKED_ID: "a"})
+        self.publish(bench, told, 1, {ASKED_LAST: 77})
+        self.publish(bench, told, 3, None)
+
+        await bench.cluster.answer()
+
+        found = [sequences(each, count) for each, count in zip(told, (2, 1, 1, 1, 3), strict=True)]
+        assert found == [[1, 2], [3], [(DUPLICATE, 3)], [(WRONG_LAST_SEQUENCE, 3)], [4, 5, 6]]
+
+    async def test_a_repeated_batch_is_told_as_the_first_time(self):
+        bench = self.bench()
+        told: list[Stored | None] = []
+        self.publish(bench, told, 2, None)
+        self.publish(bench, told, 1, {ASKED_LAST: 77})
+        self.publish(bench, told, 2, None)
+        command, done = await bench.cluster.next()
+        bench.cluster.apply(command)
+        done(LINK_LOST)
+
+        await bench.cluster.answer()
+
+        found = [sequences(each, count) for each, count in zip(told, (2, 1, 2), strict=True)]
+        assert found == [[1, 2], [(WRONG_LAST_SEQUENCE, 2)], [3, 4]]
+
+    async def test_of_a_stream_that_is_gone_nobody_is_told_that_it_has_it(self):
+        bench = self.bench()
+        told: list[Stored | None] = []
+        self.publish(bench, told, 2, None)
+        del bench.cluster.catalog[QUEUE]
+        bench.cluster.apply(DeleteQueue(QUEUE))
+
+        await bench.cluster.answer()
+
+        assert told == [None]
+
+    async def test_what_is_refused_for_good_was_not_stored(self):
+        bench = self.bench()
+        told: list[Stored | None] = []
+        self.publish(bench, told, 2, None)
+
+        await bench.cluster.answer(refused("too_large", "no"))
+
+        assert told == [Stored(0, [(0, 1)], {})]
+
+
+def sequences(stored: Stored | None, count: int) -> list[Any]:
+    """Of each message its sequence, or why it has none of its own."""
+    assert stored is not None
+    refused_places = {p for first, last in stored.refused for p in range(first, last + 1)}
+    found: list[Any] = []
+    sequence = stored.first
+    for place in range(count):
+        answer = stored.answers.get(place)
+        if answer is not None:
+            found.append(answer[1] if answer[0] == STORED else tuple(answer))
+        else:
+            assert place not in refused_places
+            found.append(sequence)
+            sequence += 1
+    return found

@@ -34,7 +34,7 @@ async def contexts(three: Three) -> AsyncIterator[list[JetStreamContext]]:
     """A client of each node. What streams there were are gone."""
     clients = [
         await nats.connect(f"nats://{node.nats.address}", user="guest", password="guest")
-        for node in three.nodes.nodes.values()
+        for _, node in sorted(three.nodes.nodes.items())
         if node.nats is not None
     ]
     found = [client.jetstream(timeout=WAIT_S) for client in clients]
@@ -258,6 +258,35 @@ class TestPulling:
 
         rest = [number_of(each) for each in await subscription.fetch(5, timeout=1)]
         assert rest == [2, 3]
+
+    async def test_who_waits_at_a_node_that_is_lost_is_told(
+        self, contexts: list[JetStreamContext], three: Three
+    ):
+        await contexts[0].add_stream(name="S", subjects=["s"])
+        cluster = three.nodes.one.cluster
+        leader = cluster.leader_of(cluster.queue_info("/", "S").group)  # type: ignore[union-attr]
+        at, name = next(each for each in enumerate(sorted(three.nodes.nodes)) if each[1] != leader)
+        client = contexts[at]._nc
+        await contexts[at].pull_subscribe("s", durable="c")
+        subscription = await client.subscribe("inbox")
+        body = b'{"batch":1,"expires":60000000000}'
+        await client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", body, reply="inbox")
+
+        async def waits() -> bool:
+            return (await contexts[at].consumer_info("S", "c")).num_waiting == 1
+
+        await until(waits)
+
+        async def lose() -> None:
+            assert leader is not None
+            for listener in three.nodes.nodes[name].cluster.on_link_lost[-1:]:
+                listener(leader)
+
+        await asyncio.to_thread(three.do, lose())
+
+        told = await subscription.next_msg(WAIT_S)
+        assert told.headers is not None
+        assert told.headers["Status"] == "409"
 
 
 class TestPushing:

@@ -38,6 +38,7 @@ from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream import consumer_config, fields, shown, stream_config
 from node.protocols.nats.jetstream.errors import ApiError, invalid_json, invalid_stream, known
+from node.protocols.nats.jetstream.forwarded import Forwarded
 from node.protocols.nats.jetstream.headers import block, status, with_fields
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.machine import header_of, load, stream_of
@@ -122,6 +123,7 @@ class Api:
         self._post = post
         self._tasks = tasks
         self._retries = cluster.forwarder.new_retries()
+        self._forwarded = Forwarded(post)
         self.served = self.errors = 0
         self._here: dict[str, Callable[[Asked], Coroutine[Any, Any, Json]]] = {
             "INFO": self._account,
@@ -149,6 +151,7 @@ class Api:
             "CONSUMER.MSG.NEXT": self._next,
         }
         peer_rpc.on(KIND, self._from_peer)
+        cluster.on_link_lost.append(self._link_lost)
 
     # --- who serves it ----------------------------------------------------------------------------
 
@@ -188,7 +191,11 @@ class Api:
                 return False
             self._routes.flush()  # it is known there where the answer is wanted
             more = (asked.vhost, subject, asked.inbox.subject, asked.body, hops + 1)
-            return self._peer_rpc.notify(leader, KIND, "api", *more)
+            sent = self._peer_rpc.notify(leader, KIND, "api", *more)
+            if sent and not hops and asked.call.verb == "CONSUMER.MSG.NEXT":
+                now_s = asyncio.get_running_loop().time()
+                self._forwarded.add(leader, asked.inbox, asked.body, now_s)
+            return sent
         group = self._cluster.group(info.group)
         if group is None or not group.ready:
             return False
@@ -237,6 +244,9 @@ class Api:
             case _:
                 log.warning("jetstream_notice_unknown", peer=peer)
         return None
+
+    def _link_lost(self, node: NodeId) -> None:
+        self._forwarded.lost(node, asyncio.get_running_loop().time())
 
     def flow(self, vhost: str, name: str, consumer: str, subject: bytes) -> None:
         """The answer of a client to a request for flow control."""
