@@ -407,7 +407,7 @@ def _load_batches(batches: Any) -> list[tuple[int, list[StreamChunk], str]]:
 _REPLIES: dict[int, Layout] = {
     1: Layout(replies.Ok),
     2: Layout(replies.Refused),
-    3: Layout(replies.Enqueued, load={"refused": pairs}),
+    3: Layout(replies.Enqueued, load={"refused": pairs}, fields_since={"answers": STREAMS_SINCE}),
     4: Layout(replies.Subscribed),
     5: Layout(replies.Got, load={"chunks": _load_chunks}, dump={"chunks": _dump_chunks}),
     6: Layout(replies.Declared),

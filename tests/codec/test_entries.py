@@ -356,6 +356,8 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.lists(numbers, max_size=3).map(tuple)
     if name == "stream":
         return opaque
+    if kind is c.DropConsumer and name == "key":
+        return st.none() | numbers
     if name in ("members", "key") and hint is not str:
         return st.lists(st.text(max_size=4), max_size=3)
     if name == "value":

@@ -61,13 +61,13 @@ class Leaving:
 
     def remove(self, context: ApplyContext, first: int, last: int, reason: str) -> int:
         """All that lives of this range. Answers how many."""
+        if (recorder := self.identity.recorder) is not None:
+            for start, end in self.retained.extents(first, last):
+                if reason == PURGED:
+                    recorder.purged(self.identity, start, end)
+                else:
+                    recorder.died(self.identity, start, end, reason, goes=False)
         count, _ = self.retained.remove(first, last)
-        recorder = self.identity.recorder
-        if recorder is not None and count:
-            if reason == PURGED:
-                recorder.purged(self.identity, first, last)
-            else:
-                recorder.died(self.identity, first, last, reason, goes=False)
         self.count(context, reason, count)
         return count
 

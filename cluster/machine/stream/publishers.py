@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from zlib import crc32
 
 from cluster.machine.admission import DEDUP_IDS_MAX, PUBLISHERS_MAX, Publishers, PublisherState
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import CHAIN_FACTOR, CHAIN_MASK
+from cluster.machine.sums import factor
 
 #: Of one publisher: runs of what was stored, and of answers, that can be given once more.
 RUNS_MAX: Final = 1_024
@@ -121,7 +121,7 @@ class MessageIds:
     def remember(self, message_id: str, sequence: int, now_ms: int) -> None:
         self._ids[message_id] = sequence, now_ms
         self._known += 1
-        mixed = crc32(message_id.encode("utf-8", "surrogatepass")) + (sequence << 32) + now_ms
+        mixed = factor(message_id.encode("utf-8", "surrogatepass")) + (sequence << 32) + now_ms
         self._chain = (self._chain * CHAIN_FACTOR + mixed) & CHAIN_MASK
         if len(self._ids) > DEDUP_IDS_MAX:
             self._ids.popitem(last=False)

@@ -29,6 +29,7 @@ SEGMENT: Final = 1 << SEGMENT_BITS
 _WITHIN: Final = SEGMENT - 1
 #: Of a full segment, so many living messages are listed rather than marked.
 SPARSE_MAX: Final = SEGMENT // 16
+BEHIND_ALL: Final = 1 << 62
 #: Up to so many subjects are asked one by one for their next message.
 ASKED_ONE_BY_ONE: Final = 8
 
@@ -493,11 +494,11 @@ class Retained:
         size = segment.store.bytes_of(sequence, sequence)
         return Found(sequence, self.subjects.name_of(subject_id), bodies, stored_ms, size)
 
-    def extents(self) -> Iterator[tuple[int, int]]:
-        """Ranges of what lives, ascending; neighbours may touch."""
-        sequence = self.next_live(0)
-        while sequence:
-            end = self.live_end(sequence, self.next)
+    def extents(self, first: int = 0, last: int = BEHIND_ALL) -> Iterator[tuple[int, int]]:
+        """Ranges of what lives between these, ascending; neighbours may touch."""
+        sequence = self.next_live(first)
+        while sequence and sequence <= last:
+            end = self.live_end(sequence, last)
             yield sequence, end
             sequence = self.next_live(end + 1)
 

@@ -29,6 +29,7 @@ from cluster.machine.stream.errors import (
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.retained import Retained
 from cluster.machine.stream.settings import ConsumerSettings, StreamSettings, overlap
+from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
 from cluster.types import ConsumerKey
 
@@ -297,16 +298,16 @@ class ConsumerTable:
         """So many messages of these subjects came."""
         if not self.by_name:
             return
-        found: dict[int, int] = {}
+        found: dict[Patterns, int] = {}
         for each in self._retained.subjects.filters.values():
             if each.patterns:
                 total = sum(count for one, count in counts.items() if one in each.ids)
             else:
                 total = sum(counts.values())
             if total:
-                found[id(each)] = total
+                found[each.patterns] = total
         for consumer in self.by_name.values() if found else ():
-            consumer.pending += found.get(id(consumer.filter), 0)
+            consumer.pending += found.get(consumer.filter.patterns, 0)
 
     def removed(self, first: int, last: int, subject_id: int) -> None:
         for consumer in self.by_name.values():
