@@ -393,6 +393,8 @@ class Fetch:
     name: str
     # (number of the request, messages at most, bytes at most or 0)
     requests: Sequence[tuple[int, int, int]]
+    # what a delivery weighs beside the message; 0: its subject is not counted either
+    overhead: int = 0
 
 
 @value

@@ -143,12 +143,16 @@ class StreamConsumer:
     # --- handing out ------------------------------------------------------------------------------
 
     def fetch(
-        self, retained: Retained, requests: Sequence[tuple[int, int, int]], now_ms: int
+        self,
+        retained: Retained,
+        requests: Sequence[tuple[int, int, int]],
+        now_ms: int,
+        overhead: int = 0,
     ) -> list[Given]:
         given: list[Given] = []
         left = FETCHED_MAX
         for number, count, size in requests:
-            request = _Request(min(count, left), size)
+            request = _Request(min(count, left), size, overhead)
             while request.count > 0 and not request.note and self.may_fetch:
                 if self.again:
                     self._give_again(retained, request, now_ms)
@@ -161,7 +165,7 @@ class StreamConsumer:
 
     def _give_again(self, retained: Retained, request: _Request, now_ms: int) -> None:
         sequence = self.again[0]
-        if not request.fitting([retained.size_of(sequence)]):
+        if not request.fitting(self._weights(retained, request, sequence, sequence)):
             return
         self.again.popleft()
         held = self.held.get(sequence)
@@ -183,7 +187,7 @@ class StreamConsumer:
             first = retained.next_of(self.filter, self.cursor)
             last = retained.run_of(self.filter, first, first + most - 1)
         if request.by_bytes:
-            fitting = request.fitting(retained.sizes_of(first, last))
+            fitting = request.fitting(self._weights(retained, request, first, last))
             if not fitting:
                 return
             last = first + fitting - 1
@@ -206,6 +210,17 @@ class StreamConsumer:
         self.delivered_ms = now_ms
         if self.settings.ack_policy == "none":
             self.floor, self.floor_stream = self.delivered, last
+
+    def _weights(
+        self, retained: Retained, request: _Request, first: int, last: int
+    ) -> Sequence[int]:
+        """What these messages count of the bytes that a request may have."""
+        sizes = retained.sizes_of(first, last)
+        overhead = request.overhead
+        if not overhead:
+            return sizes
+        name_of, id_at = retained.subjects.name_of, retained.id_at
+        return [size + overhead + len(name_of(id_at(first + at))) for at, size in enumerate(sizes)]
 
     def _due_ms(self, deliveries: int, now_ms: int) -> int:
         backoff = self.settings.backoff_ms
@@ -429,9 +444,10 @@ class StreamConsumer:
 class _Request:
     """What one request may still have."""
 
-    __slots__ = ("by_bytes", "bytes", "chunks", "count", "note")
+    __slots__ = ("by_bytes", "bytes", "chunks", "count", "note", "overhead")
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, overhead: int = 0) -> None:
+        self.overhead = overhead
         self.count = count
         self.by_bytes = size > 0
         self.bytes = size

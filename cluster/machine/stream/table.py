@@ -172,7 +172,7 @@ class ConsumerTable:
         consumer = self.by_name.get(command.name)
         if consumer is None:
             return self._missing(command.name)
-        given = consumer.fetch(self._retained, command.requests, context.now_ms)
+        given = consumer.fetch(self._retained, command.requests, context.now_ms, command.overhead)
         self._wake(consumer)
         if consumer.settings.ack_policy == "none" and self.settings.retention != "limits":
             for each in given:

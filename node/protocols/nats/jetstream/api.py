@@ -669,7 +669,7 @@ class Api:
         config = consumer_config.consumer_config(wanted, served.info.stream or {})
         _check_names(call, config)
         if not config.get("name"):
-            config["name"] = secrets.token_hex(EPHEMERAL_NAME_BYTES)
+            config["name"] = call.consumer or secrets.token_hex(EPHEMERAL_NAME_BYTES)
         name = config["name"]
         existing = stream.consumers.get(name)
         others = {each: consumer.config for each, consumer in stream.consumers.items()}
@@ -815,7 +815,7 @@ def _check_names(call: Call, config: Mapping[str, Any]) -> None:
     else:
         if not stream_config.is_name(call.consumer):
             raise known(10127)
-        if name != call.consumer:
+        if name and name != call.consumer:
             raise known(10017)
         if call.rest:
             if config.get("filter_subjects"):

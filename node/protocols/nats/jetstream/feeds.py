@@ -37,6 +37,8 @@ MESSAGES_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 1 << 20
 #: Somebody takes slowly what is sent: then it goes on after so long.
 SLOWER_S: Final = 0.01
+#: Numbers in the reply subject of a delivery, roughly: who limits bytes counts them.
+REPLY_BYTES: Final = 38
 #: After a proposal that failed.
 AGAIN_S: Final = 0.05
 #: With flow control: so much may be sent that was not heard of.
@@ -157,7 +159,9 @@ class Feed:
         requests = self._requests()
         if requests:
             self._fetching = True
-            self._propose(Fetch(self.info.queue, self.name, requests), self._fetched)
+            overhead = len(self._reply) + REPLY_BYTES if self.pulls.limited else 0
+            command = Fetch(self.info.queue, self.name, requests, overhead)
+            self._propose(command, self._fetched)
 
     def _requests(self) -> list[tuple[int, int, int]]:
         if self.deliver is not None:
@@ -230,7 +234,8 @@ class Feed:
             by_request.setdefault(number, []).extend(self._messages(chunk, bodies or ()))
         now_s = self._used_s = self._loop.time()
         for number, messages in by_request.items():
-            size = sum(each.size + len(each.subject) for each in messages)
+            overhead = len(self._reply) + REPLY_BYTES
+            size = sum(each.size + len(each.subject) + overhead for each in messages)
             if number == _PUSH and (deliver := self.deliver) is not None:
                 slower |= self._home.post.deliver(deliver, messages)
                 self._pushed(deliver, size, now_s)

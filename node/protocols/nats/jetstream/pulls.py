@@ -119,6 +119,11 @@ class Pulls:
         )
         return True
 
+    @property
+    def limited(self) -> bool:
+        """Somebody counts bytes."""
+        return any(each.limited for each in self._waiting.values())
+
     def requests(self) -> list[tuple[int, int, int]]:
         """For `Fetch`."""
         return [(each.number, each.left, each.bytes_left) for each in self._waiting.values()]
