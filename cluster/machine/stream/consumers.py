@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from cluster.machine.marks import TIME_MS_MAX
 from cluster.machine.replies import StreamChunk
 from cluster.machine.runs import RangeMap
+from cluster.machine.stream.finding import Finder
 from cluster.machine.stream.retained import Retained
 from cluster.machine.stream.settings import ConsumerSettings, consumer_settings
 from cluster.machine.stream.subjects import Filter
@@ -63,6 +64,7 @@ class Given(NamedTuple):
 class StreamConsumer:
     __slots__ = (
         "_deadlines",
+        "_finder",
         "again",
         "config",
         "created_ms",
@@ -90,6 +92,7 @@ class StreamConsumer:
         self.settings: ConsumerSettings = consumer_settings(config)
         self.created_ms = created_ms
         self.filter: Filter = NO_FILTER
+        self._finder = Finder()
         self.cursor = 1  # first sequence that it was not given, of those that come in order
         #: Sequences below the cursor that come before it.
         self.picked: RangeMap[None] = RangeMap()
@@ -108,6 +111,10 @@ class StreamConsumer:
         self.was_ready = False  # when the last command was done
         #: (due ms, first, last), some out of date; none is missing.
         self._deadlines: list[tuple[int, int, int]] = []
+
+    def set_filter(self, wanted: Filter) -> None:
+        self.filter = wanted
+        self._finder = Finder()
 
     def set_config(self, config: dict[str, Any]) -> None:
         """What it said of its beginning and of how it acknowledges holds on."""
@@ -184,7 +191,7 @@ class StreamConsumer:
             first, last = self.picked.head
             last = min(last, first + most - 1)
         else:
-            first = retained.next_of(self.filter, self.cursor)
+            first = self._finder.next_of(retained, self.filter, self.cursor)
             last = retained.run_of(self.filter, first, first + most - 1)
         if request.by_bytes:
             fitting = request.fitting(self._weights(retained, request, first, last))

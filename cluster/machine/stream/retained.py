@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import compress, count
 from typing import Any, Final, NamedTuple
 
 from cluster.machine.store import (
@@ -30,8 +31,6 @@ _WITHIN: Final = SEGMENT - 1
 #: Of a full segment, so many living messages are listed rather than marked.
 SPARSE_MAX: Final = SEGMENT // 16
 BEHIND_ALL: Final = 1 << 62
-#: Up to so many subjects are asked one by one for their next message.
-ASKED_ONE_BY_ONE: Final = 8
 
 
 class Found(NamedTuple):
@@ -97,6 +96,18 @@ class Segment:
             return self.base + found if found >= 0 else 0
         at = bisect_left(self.places, place)
         return self.base + self.places[at] if at < len(self.places) else 0
+
+    def next_meant(self, subject_ids: Container[int], sequence: int) -> int:
+        """The first one at `sequence` or behind it of one of these subjects; 0: none."""
+        start = sequence - self.base
+        if self.places is None:
+            places: Iterable[int] = count(start)
+        else:
+            start = bisect_left(self.places, start)
+            places = self.places[start:]
+        meant = map(subject_ids.__contains__, self.ids[start:])
+        found = next(compress(places, meant), -1)
+        return self.base + found if found >= 0 else 0
 
     def last_live(self, sequence: int) -> int:
         """The last one at `sequence` or before it; 0: none."""
@@ -401,18 +412,19 @@ class Retained:
         segment = self._segments[sequence >> SEGMENT_BITS]
         return segment.live_end(sequence, min(last, segment.base + _WITHIN))
 
-    def next_of(self, wanted: Filter, sequence: int) -> int:
-        """The first living message at `sequence` or behind it that the filter means; 0: none."""
-        subjects, ids = self.subjects, wanted.ids
-        if not wanted.patterns or len(ids) == len(subjects):
-            return self.next_live(sequence)
-        if len(ids) <= ASKED_ONE_BY_ONE:
-            found = [subjects.next_of(each, sequence) for each in ids]
-            return min(filter(None, found), default=0)
-        while sequence := self.next_live(sequence):
-            if self.id_at(sequence) in ids:
-                return sequence
-            sequence += 1
+    def next_meant(self, subject_ids: Container[int], sequence: int, end: int) -> int:
+        """The first living message of one of these subjects at `sequence` or behind it, and before
+        `end`; 0: none.
+        """
+        at = bisect_left(self._numbers, sequence >> SEGMENT_BITS)
+        while at < len(self._numbers):
+            segment = self._segments[self._numbers[at]]
+            if segment.base >= end:
+                break
+            found = segment.next_meant(subject_ids, max(sequence, segment.base))
+            if found:
+                return found if found < end else 0
+            at += 1
         return 0
 
     def run_of(self, wanted: Filter, sequence: int, last: int) -> int:

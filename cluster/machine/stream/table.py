@@ -140,7 +140,7 @@ class ConsumerTable:
         consumer.paused = consumer.settings.pause_until_ms > context.now_ms
         if consumer.settings.filters != before.filters:
             was = consumer.filter
-            consumer.filter = retained.subjects.use(consumer.settings.filters)
+            consumer.set_filter(retained.subjects.use(consumer.settings.filters))
             retained.subjects.release(was)
             consumer.pending = consumer.picked.count + retained.count_of(
                 consumer.filter, consumer.cursor
