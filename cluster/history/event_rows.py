@@ -17,6 +17,7 @@ from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import NO_MARK
 from cluster.machine.queue import Queue
 from cluster.machine.replies import Chunk, Enqueued, Refused
+from cluster.machine.stream.stream import Stream
 from cluster.types import GroupId, Stamp
 
 #: Runs of one queue that are looked at in one go.
@@ -255,7 +256,7 @@ class RowRecorder:
         reason: str | None,
     ) -> None:
         found = self.machine.find(step.queue)
-        queue = found.identity if isinstance(found, Queue) else None
+        queue = None if found is None else found.identity
         start = step.seqno or 1  # who does not number them counts the bodies of a batch
         for first, last in ranges:
             self._add(
@@ -286,6 +287,24 @@ class RowRecorder:
             reason = batch.deaths[0]["reason"]
             yield from self._known(queue, batch.first, batch.last, reason=reason)
         yield from self._taken()
+
+    def kept(self, stream: Stream) -> Iterator[Row]:
+        """As `known`: of a stream, whose consumers hold nothing for themselves."""
+        retained = stream.retained
+        for first, last in retained.extents():
+            for piece in retained.pieces(first, last):
+                self._add(
+                    "known",
+                    stream.identity,
+                    piece.first,
+                    piece.last,
+                    piece.bodies.index,
+                    piece.bodies.offset,
+                    acquired=0,
+                    failed=0,
+                    at_ms=piece.enqueued_ms,
+                )
+            yield from self._taken()
 
     def _known(
         self,

@@ -27,6 +27,7 @@ from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Enqueue, Transaction
 from cluster.machine.queue import Queue
+from cluster.machine.stream.stream import Stream
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import split
 from cluster.raft.pysyncobj_core import REGULAR
@@ -188,6 +189,8 @@ class GroupReplay:
                 queue = self.machine.find(number)
                 if isinstance(queue, Queue):
                     yield from self._recorder.known(queue)
+                elif isinstance(queue, Stream):
+                    yield from self._recorder.kept(queue)
 
     def digest(self) -> bytes:
         return self.machine.digest()

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cluster.machine.commands import (
+    Acknowledge,
     CreateQueue,
     DeleteQueue,
     Enqueue,
+    Fetch,
     Get,
     Ranges,
     Settle,
@@ -23,7 +25,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Deliver, Effect
 from cluster.machine.kinds import QueueKind
-from cluster.machine.replies import Enqueued, Got, Ok, Refused, Reply
+from cluster.machine.replies import Enqueued, Fetched, Got, Ok, Refused, Reply
 
 
 @dataclass(slots=True)
@@ -107,6 +109,12 @@ class GroupCounters:
         elif kind is Settle:
             if type(reply) is Ok:
                 self.of[command.queue].settled += reply.count
+        elif kind is Fetch:
+            if type(reply) is Fetched:
+                self._fetched(command, reply, now_ms)
+        elif kind is Acknowledge:
+            if type(reply) is Ok:
+                self.of[command.queue].settled += reply.count
         elif kind is Get:
             if type(reply) is Got:
                 self._got(command, reply, now_ms)
@@ -131,6 +139,15 @@ class GroupCounters:
                     counters.delivered += chunk.bodies.count
                     if chunk.acquired_count:
                         counters.redelivered += chunk.bodies.count
+
+    def _fetched(self, command: Fetch, reply: Fetched, now_ms: int) -> None:
+        counters = self.of[command.queue]
+        for _, chunks, _ in reply.batches:
+            counters.used_ms = now_ms
+            for chunk in chunks:
+                counters.delivered += chunk.bodies.count
+                if chunk.delivery_count > 1:
+                    counters.redelivered += chunk.bodies.count
 
     def _got(self, command: Get, reply: Got, now_ms: int) -> None:
         counters = self.of[command.queue]

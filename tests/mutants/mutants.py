@@ -776,7 +776,7 @@ QUEUES = (
     Mutant(
         "a deleted queue's counts are forgotten",
         _MACHINE + "machine.py",
-        "        _add(self._removed, queue.disposal.removed)\n",
+        "        _add(self._removed, queue.removed)\n",
         "",
         (MACHINE,),
     ),

@@ -18,6 +18,7 @@ from cluster.machine.commands import (
     DropConsumer,
     Enqueue,
     Fetch,
+    Purge,
     PutConsumer,
     QueueConfig,
     Tick,
@@ -113,6 +114,9 @@ class Streams:
     def configure(self, **config: Any) -> Any:
         stream = {"subjects": [">"], **config}
         return self.apply(UpdateQueue(STREAM, QueueConfig(type="stream", stream=stream)))
+
+    def purge(self, subject: str | None = None, below: int = 0, keep: int = 0) -> Purge:
+        return Purge(STREAM, None if subject is None else subject.encode(), below, keep)
 
     def held(self) -> dict[int, str]:
         """Sequences and subjects of all that is kept."""

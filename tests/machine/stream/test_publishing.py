@@ -1,0 +1,400 @@
+"""What a stream takes, under which sequence, and what it answers to what it does not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.machine import QueueMachine
+from cluster.machine.commands import (
+    ATTR_SUBJECT,
+    BodyPart,
+    CreateQueue,
+    Enqueue,
+    QueueConfig,
+    Subscribe,
+    Transaction,
+)
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    OUT_OF_SEQUENCE,
+    QUEUE_FULL,
+    WRONG_KIND,
+    Committed,
+    Enqueued,
+    PartKept,
+    Refused,
+)
+from cluster.machine.stream import errors
+from cluster.machine.stream.leaving import is_marker
+from cluster.machine.stream.settings import (
+    ASKED_ID,
+    ASKED_LAST,
+    ASKED_LAST_ID,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_STREAM,
+    ASKED_SUBJECT,
+    ASKED_TTL_MS,
+)
+from cluster.types import BodyRef, NodeId, QueueId, SessionId, Stamp
+from tests.machine.stream.streams import MS, STREAM, Streams
+
+
+def test_messages_get_the_next_sequences():
+    s = Streams()
+
+    assert s.publish("a", "a", "b") == Enqueued(1, 3)
+    assert s.publish("c") == Enqueued(4, 1)
+    assert s.held() == {1: "a", 2: "a", 3: "b", 4: "c"}
+
+
+def test_sequences_begin_where_the_settings_say():
+    assert Streams(first_seq=100).stored("a") == 100
+
+
+def test_a_sequence_is_never_given_twice():
+    s = Streams(max_msgs=1)
+    s.stored("a", "a")
+    s.at(1)
+    s.stored("a")
+
+    assert s.held() == {3: "a"}
+    assert s.stream.state().first_seq == 3
+
+
+def test_a_batch_for_one_subject_lies_where_its_entry_is():
+    s = Streams()
+    s.stored("x")
+    s.stored("a", "a", "a")
+
+    found = s.stream.find(3)
+
+    assert found is not None
+    assert found.bodies == BodyRef(s.index, 1, 1)
+    assert (found.subject, found.size, found.stored_ms) == (b"a", 2, s.now_ms)
+
+
+def test_headers_and_subject_count_as_bytes():
+    s = Streams()
+    s.apply(Enqueue(STREAM, None, 0, [b"12", b"3"], [b"head", None], {ATTR_SUBJECT: b"abc"}))
+
+    assert [s.stream.retained.size_of(at) for at in (1, 2)] == [9, 4]
+    assert s.stream.state().bytes == 13
+
+
+def test_what_comes_without_a_subject_is_kept_without_one():
+    s = Streams(subjects=["a"])
+    s.consumer("all")
+    s.consumer("some", filter_subject=">")
+    s.apply(Enqueue(STREAM, None, 0, [b"1"]))
+
+    assert s.held() == {1: ""}
+    assert s.fetch(name="all") == [1]
+    assert s.fetch(name="some") == []
+
+
+def test_a_subject_of_another_stream_is_not_taken():
+    s = Streams(subjects=["orders.>"])
+
+    assert s.answers("orders.new", "bills.new") == {1: [errors.WRONG_SUBJECT, 1]}
+
+
+# --- what messages ask for ------------------------------------------------------------------------
+
+
+def test_an_id_that_is_known_is_answered_with_its_sequence():
+    s = Streams(duplicate_window=100 * MS)
+    s.stored("a", "a", asked=[{ASKED_ID: "1"}, {ASKED_ID: "2"}])
+
+    assert s.publish("b", "b", asked=[{ASKED_ID: "2"}, {ASKED_ID: "3"}]) == Enqueued(
+        3, 1, 1, [], {0: [errors.DUPLICATE, 2]}
+    )
+    s.at(100)
+    assert s.publish("b", asked={ASKED_ID: "2"}) == Enqueued(4, 1)
+
+
+def test_a_full_purge_forgets_the_ids():
+    s = Streams()
+    s.stored("a", asked={ASKED_ID: "1"})
+    s.apply(s.purge())
+
+    assert s.stored("a", asked={ASKED_ID: "1"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ({ASKED_LAST: 2}, None),
+        ({ASKED_LAST: 1}, [errors.WRONG_LAST_SEQUENCE, 2]),
+        ({ASKED_LAST_SUBJECT: 0}, None),
+        ({ASKED_LAST_SUBJECT: 7}, [errors.WRONG_LAST_SEQUENCE, 0]),
+        ({ASKED_LAST_SUBJECT: 2, ASKED_SUBJECT: b"a.*"}, None),
+        ({ASKED_LAST_SUBJECT: 1, ASKED_SUBJECT: b"a.*"}, [errors.WRONG_LAST_SEQUENCE, 2]),
+        ({ASKED_LAST_SUBJECT: 1, ASKED_SUBJECT: b"a.x"}, None),
+        ({ASKED_LAST_ID: "two"}, None),
+        ({ASKED_LAST_ID: "one"}, [errors.WRONG_LAST_ID, 2]),
+        ({ASKED_STREAM: "S"}, None),
+        ({ASKED_STREAM: "T"}, [errors.WRONG_STREAM, 2]),
+        ({ASKED_ROLLUP: "sub"}, [errors.NO_ROLLUP, 2]),
+        ({ASKED_TTL_MS: 1_000}, [errors.NO_TTL, 2]),
+    ],
+)
+def test_what_is_expected_holds_or_it_is_not_stored(asked: dict[int, Any], answer: Any):
+    s = Streams()
+    s.stored("a.x", "a.y", asked=[{ASKED_ID: "one"}, {ASKED_ID: "two"}])
+
+    reply = s.publish("b", asked=asked)
+
+    if answer is None:
+        assert reply == Enqueued(3, 1)
+    else:
+        assert reply == Enqueued(0, 0, 0, [(0, 0)], {0: answer})
+        assert len(s.held()) == 2
+
+
+def test_messages_of_a_batch_see_those_before_them():
+    s = Streams()
+
+    reply = s.publish("a", "a", "a", asked=[{ASKED_LAST: 0}, {ASKED_LAST: 0}, {ASKED_LAST: 1}])
+
+    assert reply == Enqueued(1, 2, 0, [(1, 1)], {1: [errors.WRONG_LAST_SEQUENCE, 1]})
+
+
+def test_a_rollup_stands_for_what_was_before_it():
+    s = Streams(allow_rollup_hdrs=True)
+    s.stored("a", "b", "a")
+    s.stored("a", asked={ASKED_ROLLUP: "sub"})
+    assert s.held() == {2: "b", 4: "a"}
+
+    s.stored("c", asked={ASKED_ROLLUP: "all"})
+    assert s.held() == {5: "c"}
+
+
+def test_a_sealed_stream_takes_nothing():
+    s = Streams(sealed=True)
+
+    assert s.answers("a") == {0: [errors.SEALED, 0]}
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_messages_go_when_they_are_too_old():
+    s = Streams(max_age=1_000 * MS)
+    s.stored("a", "b")
+    s.at(500)
+    s.stored("c")
+    assert s.machine.next_due_ms() == s.now_ms + 500
+
+    s.at(1_000)
+    assert s.held() == {3: "c"}
+    s.at(1_500)
+    assert s.held() == {}
+    assert s.machine.removed()["expired"].dropped == 3
+
+
+def test_a_message_may_have_a_time_of_its_own():
+    s = Streams(max_age=1_000 * MS, allow_msg_ttl=True)
+    s.stored("a", "b", "c", asked=[{ASKED_TTL_MS: 300}, {ASKED_TTL_MS: 0}, None])
+    s.at(300)
+    assert s.held() == {2: "b", 3: "c"}
+    s.at(1_000)
+    assert s.held() == {2: "b"}
+    s.stored("d")
+    s.at(5_000)
+    assert s.held() == {2: "b"}
+
+
+def test_a_marker_says_that_the_last_message_of_a_subject_is_too_old():
+    s = Streams(max_age=1_000 * MS, subject_delete_marker_ttl=200 * MS)
+    s.consumer()
+    s.stored("a", "a", "b")
+    s.fetch()
+    s.at(1_000)
+    assert s.held() == {4: "a", 5: "b"}
+    assert s.changed == 1
+    assert s.fetch() == [4, 5]
+    marker = s.stream.find(4)
+    assert marker is not None
+    assert is_marker(marker.bodies)
+    assert s.machine.live_indexes() == []
+
+    s.at(1_200)
+    assert s.held() == {}, "a marker has none itself"
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_the_oldest_make_room():
+    s = Streams(max_bytes=10)
+    s.stored("a", "b", "c", size=2)
+    assert len(s.held()) == 3
+    s.stored("d", size=5)
+    assert s.held() == {3: "c", 4: "d"}
+    assert s.machine.removed()["maxlen"].dropped == 2
+
+
+def test_a_subject_keeps_its_newest():
+    s = Streams(max_msgs_per_subject=2)
+    s.stored("a", "b", "a", "a", "c")
+    assert s.held() == {2: "b", 3: "a", 4: "a", 5: "c"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        ({"max_msgs": 2}, 0),
+        ({"max_bytes": 5}, 1),
+        ({"max_msgs_per_subject": 2, "discard_new_per_subject": True}, 2),
+    ],
+)
+def test_or_new_ones_are_refused(settings: dict[str, Any], number: int):
+    s = Streams(discard="new", **settings)
+
+    assert s.publish("a", "a", "a") == Enqueued(1, 2, 0, [(2, 2)], {2: [errors.NO_ROOM, number]})
+    assert s.machine.removed()["refused"].dropped == 1
+
+
+def test_who_takes_the_place_of_another_of_its_subject_needs_no_room():
+    s = Streams(discard="new", max_msgs=2, max_msgs_per_subject=1)
+    s.stored("a", "b")
+
+    assert s.answers("c", "a") == {0: [errors.NO_ROOM, 0]}
+    assert s.held() == {2: "b", 3: "a"}
+
+
+def test_a_message_that_is_too_large_is_refused():
+    s = Streams(max_msg_size=4)
+
+    assert s.answers("a", size=5) == {0: [errors.MESSAGE_TOO_LARGE, 0]}
+
+
+# --- the same batch again -------------------------------------------------------------------------
+
+
+def test_a_batch_that_comes_again_is_answered_as_the_first_time():
+    s = Streams(max_msg_size=4, max_msgs=2)
+    asked = [{ASKED_ID: "1"}, {ASKED_ID: "1"}, {ASKED_LAST: 9}, None]
+    first = s.publish("a", "a", "a", "a", publisher="n1", seqno=1, asked=asked)
+    s.publish("b", "b", "b", publisher="n1", seqno=5)
+    s.stored("x")
+
+    again = s.publish("a", "a", "a", "a", publisher="n1", seqno=1, asked=asked)
+
+    assert first == Enqueued(
+        1, 2, 1, [(2, 2)], {1: [errors.DUPLICATE, 1], 2: [errors.WRONG_LAST_SEQUENCE, 1]}
+    )
+    assert again == first
+    assert s.publish("b", "b", "b", publisher="n1", seqno=5) == Enqueued(3, 3)
+    assert s.stream.state().last_seq == 6
+
+
+def test_of_a_batch_that_came_in_part_the_rest_is_stored():
+    s = Streams()
+    s.publish("a", "b", publisher="n1", seqno=1)
+    s.stored("x")
+
+    assert s.publish("a", "b", "c", publisher="n1", seqno=1) == Enqueued(
+        4, 3, 0, [], {0: [errors.STORED, 1], 1: [errors.STORED, 2]}
+    )
+    assert s.held() == {1: "a", 2: "b", 3: "x", 4: "c"}
+
+
+def test_a_gap_in_the_numbers_is_refused():
+    s = Streams()
+    reply = s.publish("a", publisher="n1", seqno=2)
+
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.detail) == (OUT_OF_SEQUENCE, 1)
+    s.publish("a", publisher="n1", seqno=1)
+    asks = s.apply(Enqueue(STREAM, "n1", 0, []))
+    assert asks.detail == 2
+
+
+def test_of_many_runs_the_last_ones_can_be_answered_again():
+    s = Streams(copies=False)
+    for number in range(1, 1_101):
+        s.publish("a", publisher="n1", seqno=number)
+        s.stored("x")
+
+    assert s.publish("a", publisher="n1", seqno=1_000) == Enqueued(1_999, 1)
+    assert s.publish("a", publisher="n1", seqno=1) == Enqueued(
+        0, 0, 1, [], {0: [errors.DUPLICATE, 0]}
+    )
+
+
+# --- what is no message ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Enqueue(STREAM, None, 0, []),
+        Enqueue(STREAM, None, 0, ["text"]),  # type: ignore[list-item]
+        Enqueue(STREAM, None, 0, [b"1"], None, {ATTR_SUBJECT: "text"}),
+        Enqueue(STREAM, None, 0, [b"1"], None, [{}, {}]),
+        Enqueue(STREAM, None, 0, [b"1"], None, {7: {ASKED_LAST: "text"}}),
+        Enqueue(STREAM, "", 1, [b"1"]),
+    ],
+)
+def test_what_cannot_be_is_refused(command: Enqueue):
+    assert Streams().refused(command).code == BAD_ARGUMENT
+
+
+def test_what_is_for_queues_is_refused_with_a_sentence():
+    refused = Streams().refused(Subscribe(STREAM, SessionId("s"), "tag"))
+    assert refused.code in {WRONG_KIND, "no_session"}
+
+
+def test_a_body_in_parts_is_one_message():
+    s = Streams()
+    kept = s.apply(BodyPart(STREAM, "up", 0, b"x" * 100))
+    assert isinstance(kept, PartKept)
+    large = {0: ["up", [[kept.index, kept.offset, 100]]]}
+    s.apply(Enqueue(STREAM, None, 0, [b"head"], None, {ATTR_SUBJECT: b"a"}, large))
+
+    found = s.stream.find(1)
+    assert found is not None
+    assert found.size == 105
+    assert s.stream.is_large(1)
+    assert s.machine.live_indexes() == [(kept.index, s.index)]
+
+
+# --- as a queue of its group ----------------------------------------------------------------------
+
+
+def test_it_exists_from_machine_version_4_on():
+    machine = QueueMachine(3)
+    created = CreateQueue(QueueId(1), "/", "S", QueueConfig(type="stream"))
+
+    reply = machine.apply(Stamp(2, 1, 1), created).reply
+
+    assert isinstance(reply, Refused)
+    assert reply.code == BAD_ARGUMENT
+    assert reply.reason == "there is no queue type stream, only queue"
+
+
+def transaction(number: int, *bodies: bytes) -> Transaction:
+    step = Enqueue(STREAM, None, 0, list(bodies), None, {ATTR_SUBJECT: b"a"})
+    return Transaction(NodeId("n1"), 1, number, number, [step])
+
+
+def test_a_transaction_stores_in_it_or_is_refused():
+    s = Streams(discard="new", max_msgs=2)
+
+    assert isinstance(s.apply(transaction(1, b"1", b"2")), Committed)
+    assert s.held() == {1: "a", 2: "a"}
+    assert s.refused(transaction(2, b"3")).code == QUEUE_FULL
+
+
+def test_dead_letters_of_its_group_are_stored_in_it():
+    s = Streams()
+    dying = QueueConfig(message_ttl_ms=10, dead_letter_queue=STREAM, dead_letter_exchange="")
+    s.apply(CreateQueue(QueueId(2), "/", "q", dying))
+    s.apply(Enqueue(QueueId(2), None, 0, [b"1", b"2"]))
+    s.at(11)
+
+    assert s.held() == {1: "", 2: ""}
