@@ -1,0 +1,401 @@
+"""Consumers: where they begin, what they are given, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
+from cluster.machine.effects import StreamChanged
+from cluster.machine.replies import IN_USE, LIMIT_REACHED, NO_CONSUMER, Ok, StreamChunk
+from cluster.machine.stream import errors
+from cluster.types import BodyRef, ConsumerKey
+from tests.machine.stream.streams import MS, START_MS, STREAM, Streams
+
+# --- they come, change and go ---------------------------------------------------------------------
+
+
+def test_a_consumer_is_made_once():
+    s = Streams()
+
+    assert s.consumer() == Ok(1)
+    assert s.changed == 1
+    assert s.consumer() == Ok(0)
+    assert s.of().config == {"name": "c", "durable_name": "c"}
+    assert s.of().created_ms == START_MS
+    assert s.machine.on_leader() == [StreamChanged(STREAM)]
+
+
+def test_it_is_made_or_changed_as_the_action_says():
+    s = Streams()
+    update = PutConsumer(STREAM, {"name": "c"}, "update")
+    assert s.refused(update).detail == errors.CONSUMER_MISSING
+    s.apply(PutConsumer(STREAM, {"name": "c"}, "create"))
+    again = PutConsumer(STREAM, {"name": "c"}, "create")
+    assert s.apply(again) == Ok(0)
+    other = PutConsumer(STREAM, {"name": "c", "max_deliver": 2}, "create")
+    assert s.refused(other).detail == errors.CONSUMER_EXISTS
+    assert s.apply(PutConsumer(STREAM, {"name": "c", "max_deliver": 2}, "update")) == Ok(0)
+    assert s.of().settings.deliveries_max == 2
+
+
+def test_where_it_began_and_how_it_acknowledges_stay():
+    s = Streams()
+    s.consumer(deliver_policy="new", ack_policy="all")
+    s.consumer(deliver_policy="all", ack_policy="none", max_deliver=4)
+
+    settings = s.of().settings
+    assert (settings.deliver_policy, settings.ack_policy) == ("new", "all")
+    assert settings.deliveries_max == 4
+
+
+def test_another_filter_counts_anew():
+    s = Streams()
+    s.stored("a", "b", "a", "b")
+    s.consumer(filter_subject="a")
+    assert s.fetch(1) == [1]
+    s.consumer(filter_subject="b")
+
+    assert s.of().info().pending == 2
+    assert s.fetch() == [2, 4]
+
+
+def test_there_are_only_so_many():
+    s = Streams(max_consumers=1)
+    s.consumer()
+
+    assert s.refused(PutConsumer(STREAM, {"name": "d"})).code == LIMIT_REACHED
+    s.drop()
+    assert s.consumer("d") == Ok(1)
+
+
+def test_only_the_one_that_is_meant_is_dropped():
+    s = Streams()
+    s.consumer()
+    key = s.of().key
+
+    assert s.refused(DropConsumer(STREAM, "c", ConsumerKey(key + 1))).code == NO_CONSUMER
+    assert s.apply(DropConsumer(STREAM, "c", key)) == Ok(1)
+    assert s.changed == 1
+    for command in (
+        DropConsumer(STREAM, "c"),
+        Fetch(STREAM, "c", []),
+        Acknowledge(STREAM, "c", []),
+    ):
+        assert s.refused(command).code == NO_CONSUMER
+
+
+# --- where they begin -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "first", "pending"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6], 6),
+        ({"deliver_policy": "new"}, [], 0),
+        ({"deliver_policy": "last"}, [6], 1),
+        ({"deliver_policy": "last", "filter_subject": "a"}, [4], 1),
+        ({"deliver_policy": "last", "filter_subject": "z"}, [], 0),
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, [4, 5, 6], 3),
+        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 99}, [], 0),
+        ({"deliver_policy": "by_start_time", "opt_start_ms": START_MS + 1}, [4, 5, 6], 3),
+        ({"deliver_policy": "by_start_time", "opt_start_ms": START_MS + 11}, [], 0),
+        ({"deliver_policy": "last_per_subject"}, [4, 5, 6], 3),
+        ({"deliver_policy": "last_per_subject", "filter_subject": "c.*"}, [6], 1),
+        ({"filter_subjects": ["a", "c.>"]}, [1, 4, 3, 6], 4),
+    ],
+)
+def test_where_a_consumer_begins(config: dict[str, Any], first: list[int], pending: int):
+    s = Streams()
+    s.stored("a", "b", "c.x")
+    s.at(10)
+    s.stored("a", "b", "c.x")
+    s.consumer(**config)
+
+    assert s.of().info().pending == pending
+    assert s.fetch() == sorted(first)
+    s.stored("z")
+    wanted = config.get("filter_subject", "z") == "z" and "filter_subjects" not in config
+    assert s.fetch() == ([7] if wanted else [])
+
+
+# --- handing out ----------------------------------------------------------------------------------
+
+
+def test_a_chunk_is_what_lies_together():
+    s = Streams()
+    s.stored("a", "a", "b")
+    s.stored("a")
+    s.consumer()
+
+    assert s.fetched().batches == [
+        (
+            7,
+            [
+                StreamChunk(1, BodyRef(4, 0, 3), 1, 1, 3, START_MS),
+                StreamChunk(4, BodyRef(5, 0, 1), 4, 1, 0, START_MS),
+            ],
+            "",
+        )
+    ]
+
+
+def test_the_oldest_request_is_served_first():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer()
+    reply = s.apply(Fetch(STREAM, "c", [(1, 2, 0), (2, 5, 0), (3, 1, 0), (4, 0, 0), (5, -1, 0)]))
+
+    assert [(number, chunks[0].first) for number, chunks, _ in reply.batches] == [(1, 1), (2, 3)]
+
+
+def test_a_request_may_be_limited_by_bytes():
+    s = Streams()
+    s.stored("a", "a", "a", size=4)
+    s.consumer()
+
+    assert s.fetch(10, size=12) == [1, 2]
+    assert s.fetched(10, size=4).batches == [(7, [], "too_large")]
+    assert s.fetch(10, size=5) == [3]
+
+
+def test_no_more_than_may_be_unacknowledged():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer(max_ack_pending=2)
+
+    assert s.fetch() == [1, 2]
+    assert not s.of().may_fetch
+    s.ack(2)
+    assert s.changed == 1
+    assert s.fetch() == [3]
+
+
+def test_a_paused_one_gets_nothing_until_its_time():
+    s = Streams()
+    s.stored("a")
+    s.consumer(pause_until_ms=START_MS + 100)
+    assert s.of().paused
+    assert s.fetch() == []
+    s.at(100)
+    assert s.changed == 1
+    assert s.fetch() == [1]
+    s.consumer(pause_until_ms=START_MS + 200)
+    assert s.of().paused
+    s.consumer()
+    assert not s.of().paused
+
+
+def test_it_is_told_once_that_there_is_something():
+    s = Streams()
+    s.consumer()
+    s.stored("a")
+    assert s.changed == 1
+    s.stored("a")
+    assert s.changed == 0
+    s.fetch()
+    s.stored("a")
+    assert s.changed == 1
+
+
+def test_subjects_come_and_go():
+    s = Streams(max_msgs=2)
+    s.consumer(filter_subject="a.*")
+    s.stored("a.1", "b", "b", "a.2", "a.1")
+
+    assert s.of().info().pending == 2
+    assert s.fetch() == [4, 5]
+    s.stored("a.3", "c", "c")
+    assert s.of().info().pending == 0
+
+
+# --- acknowledging --------------------------------------------------------------------------------
+
+
+def test_the_floor_is_below_all_that_is_not_acknowledged():
+    s = Streams()
+    s.stored("a", "a", "a", "a")
+    s.consumer()
+    s.fetch()
+    assert s.ack(2, 3) == 2
+    assert s.of().info().floor_stream == 0
+    assert s.ack(1) == 1
+    info = s.of().info()
+    assert (info.floor_stream, info.floor_consumer, info.ack_pending) == (3, 3, 1)
+    assert s.ack(1, 4, 9) == 1
+    assert s.of().info().floor_stream == 4
+    assert s.of().info().last_ack_ms == s.now_ms
+
+
+def test_one_acknowledgement_may_stand_for_all_before_it():
+    s = Streams()
+    s.stored("a", "a", "a", "a")
+    s.consumer(ack_policy="all")
+    s.fetch(3)
+
+    assert s.ack(9) == 0, "it was never delivered"
+    assert s.ack(2) == 2
+    info = s.of().info()
+    assert (info.floor_stream, info.ack_pending) == (2, 1)
+
+
+def test_without_acknowledgements_nothing_is_held():
+    s = Streams()
+    s.stored("a", "a")
+    s.consumer(ack_policy="none", max_ack_pending=1)
+
+    assert s.fetch() == [1, 2]
+    info = s.of().info()
+    assert (info.ack_pending, info.floor_stream, info.floor_consumer) == (0, 2, 2)
+
+
+def test_what_is_not_acknowledged_in_time_comes_again():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer(ack_wait=100 * MS)
+    s.fetch(2)
+    assert s.machine.next_due_ms() == START_MS + 100
+    s.ack(1)
+    s.at(100)
+    assert s.changed == 0, "there was something to fetch all the time"
+
+    assert s.fetch() == [2, 3]
+    assert s.of().info().redelivered == 1
+    assert s.of().info().delivered_consumer == 4
+    assert s.ack(2) == 1
+    assert s.of().info().redelivered == 0
+
+
+def test_work_in_progress_is_given_more_time():
+    s = Streams()
+    s.stored("a")
+    s.consumer(ack_wait=100 * MS)
+    s.fetch()
+    s.at(90)
+    s.ack(working=[1, 7])
+    s.at(150)
+    assert s.fetch() == []
+    s.at(190)
+    assert s.fetch() == [1]
+    s.at(290)
+    s.ack(working=[1])
+    assert not s.of().may_fetch, "it waited to come again, and does no longer"
+
+
+def test_what_is_given_back_comes_again_at_once_or_later():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer()
+    s.fetch(2)
+    s.ack(again=[(1, 50), (2, -1), (3, 0), (9, 0)])
+    assert s.advisories == [("nak", 1, 1), ("nak", 2, 1)]
+    assert s.fetch() == [2, 3]
+    s.at(50)
+    assert s.changed == 1
+    assert s.fetch() == [1]
+    s.ack(again=[(1, 0)])
+    s.ack(again=[(1, 0)])
+    assert s.advisories == []
+
+
+def test_waits_may_grow():
+    s = Streams()
+    s.stored("a")
+    s.consumer(backoff=[10 * MS, 30 * MS])
+    for at, again in ((0, 10), (10, 40), (40, 70), (70, 100)):
+        s.at(at)
+        assert s.fetch() == [1]
+        assert s.machine.next_due_ms() == START_MS + again
+
+
+def test_what_was_delivered_too_often_stays_and_may_still_be_acknowledged():
+    s = Streams(retention="workqueue")
+    s.stored("a", "a")
+    s.consumer(max_deliver=2, ack_wait=100 * MS)
+    s.fetch(1)
+    s.at(100)
+    s.fetch(1)
+    s.at(200)
+    assert s.advisories == [("max_deliver", 1, 2)]
+    assert s.held() == {1: "a", 2: "a"}
+    info = s.of().info()
+    assert (info.ack_pending, info.redelivered, info.pending) == (0, 1, 1)
+    assert s.fetch() == [2]
+    s.ack(again=[(2, -1)])
+    assert s.fetch() == [2]
+    s.ack(again=[(2, -1)])
+    assert s.advisories == [("nak", 2, 2), ("max_deliver", 2, 2)]
+
+    assert s.ack(1) == 1
+    assert s.held() == {2: "a"}
+
+
+def test_what_is_refused_for_good_does_not_come_again():
+    s = Streams()
+    s.stored("a", "a")
+    s.consumer(ack_wait=100 * MS)
+    s.fetch()
+    assert s.ack(never=[1, 8]) == 1
+    assert s.advisories == [("terminated", 1, 1)]
+    s.at(100)
+    assert s.fetch() == [2]
+
+
+def test_what_is_gone_is_held_no_longer():
+    s = Streams(max_msgs=2)
+    s.stored("a", "a")
+    s.consumer()
+    s.fetch()
+    s.ack(again=[(1, 0)])
+    s.stored("a")
+
+    info = s.of().info()
+    assert (info.ack_pending, info.floor_stream) == (1, 1)
+    assert s.fetch() == [3]
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+def test_in_a_work_queue_each_goes_when_it_is_acknowledged():
+    s = Streams(retention="workqueue")
+    s.stored("a", "b", "a")
+    s.consumer("a", filter_subject="a")
+    both = s.refused(PutConsumer(STREAM, {"name": "all"}))
+    assert (both.code, both.detail) == (IN_USE, errors.MANY_UNFILTERED)
+    overlapping = s.refused(PutConsumer(STREAM, {"name": "x", "filter_subject": "*"}))
+    assert overlapping.detail == errors.OVERLAPPING_FILTERS
+    s.consumer("b", filter_subject="b")
+    assert s.fetch(name="a") == [1, 3]
+    s.ack(3, name="a")
+    assert s.held() == {1: "a", 2: "b"}
+    assert s.machine.removed() == {}
+
+
+def test_by_interest_each_goes_when_all_who_want_it_have_it():
+    s = Streams(retention="interest")
+    s.stored("a")
+    assert s.held() == {}, "nobody wants it"
+    s.consumer("c")
+    s.consumer("a", filter_subject="a")
+    assert s.stored("a", "b") == 2
+    s.fetch(name="c")
+    s.fetch(name="a")
+    s.ack(2, 3, name="c")
+    assert s.held() == {2: "a"}
+    s.ack(2, name="a")
+    assert s.held() == {}
+    s.stored("a", "b")
+    s.drop("c")
+    assert s.held() == {4: "a"}
+    s.drop("a")
+    assert s.held() == {}
+
+
+def test_who_does_not_acknowledge_has_it_when_it_is_delivered():
+    s = Streams(retention="interest")
+    s.consumer(ack_policy="none")
+    s.stored("a", "a")
+    assert s.fetch(1) == [1]
+    assert s.held() == {2: "a"}
