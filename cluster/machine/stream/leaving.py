@@ -27,6 +27,9 @@ from cluster.types import BodyRef
 
 #: The entry of markers.
 NO_ENTRY: Final = 0
+#: Sequences that one command may find too old, in ranges or one by one; the next one goes on.
+EXPIRED_AT_ONCE: Final = 1 << 17
+EXPIRED_SINGLY: Final = 1 << 12
 SIZES_AT_ONCE: Final = 1_024
 #: Times to live of messages that are gone, beside one for each that is not.
 TTLS_SLACK: Final = 64
@@ -140,39 +143,41 @@ class Leaving:
         """What is too old by now."""
         self._expire_aged(context)
         heap = self._ttl_heap
-        while heap and heap[0][0] <= context.now_ms:
+        for _ in range(EXPIRED_SINGLY):
+            if not heap or heap[0][0] > context.now_ms:
+                break
             expires_at_ms, sequence = heappop(heap)
             if self.ttls.get(sequence) == expires_at_ms:
-                self._expire(context, sequence, sequence)
+                self._expire(context, sequence)
 
     def _expire_aged(self, context: ApplyContext) -> None:
         age_ms, retained = self.settings.age_max_ms, self.retained
         if age_ms is None:
             return
+        if not self.ttls and self.settings.marker_ttl_ms is None:
+            first = retained.first
+            last = retained.since(context.now_ms - age_ms + 1) - 1
+            if first <= last:
+                self.remove(context, first, min(last, first + EXPIRED_AT_ONCE - 1), EXPIRED)
+            return
         sequence = retained.next_live(self._aged)
-        while sequence and retained.time_of(sequence) + age_ms <= context.now_ms:
-            end = sequence
-            if not self.ttls:
-                end = retained.live_end(sequence, retained.run_end(sequence))
-            elif self.ttls.get(sequence) == 0:
-                sequence = retained.next_live(sequence + 1)
-                continue
-            self._expire(context, sequence, end)
-            sequence = retained.next_live(end + 1)
+        for _ in range(EXPIRED_SINGLY):
+            if not sequence or retained.time_of(sequence) + age_ms > context.now_ms:
+                break
+            if self.ttls.get(sequence) != 0:
+                self._expire(context, sequence)
+            sequence = retained.next_live(sequence + 1)
         self._aged = sequence or retained.next
 
-    def _expire(self, context: ApplyContext, first: int, last: int) -> None:
+    def _expire(self, context: ApplyContext, sequence: int) -> None:
+        found = self.retained.find(sequence)
+        assert found is not None, "what expires is gone already"
+        self.remove(context, sequence, sequence, EXPIRED)
         ttl_ms = self.settings.marker_ttl_ms
-        if ttl_ms is None:
-            self.remove(context, first, last, EXPIRED)
+        if ttl_ms is None or is_marker(found.bodies):
             return
-        subjects = self.retained.subjects
-        for sequence in range(first, last + 1):
-            found = self.retained.find(sequence)
-            assert found is not None, "what expires is gone already"
-            self.remove(context, sequence, sequence, EXPIRED)
-            if not is_marker(found.bodies) and not subjects.id_of(found.subject):
-                self._mark(context, found.subject, ttl_ms)
+        if not self.retained.subjects.id_of(found.subject):
+            self._mark(context, found.subject, ttl_ms)
 
     def _mark(self, context: ApplyContext, subject: bytes, ttl_ms: int) -> None:
         retained = self.retained

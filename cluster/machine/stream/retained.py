@@ -356,7 +356,7 @@ class Retained:
                 end += 1
             if told is not None:
                 told(first + start, first + end - 1, subject_id)
-            subjects.remove(subject_id, end - start)
+            subjects.remove(subject_id, first + start, first + end - 1)
             start = end
 
     def clear(self) -> None:

@@ -1,8 +1,8 @@
 """Which subjects a stream holds messages of, and under which sequences.
 
 A subject that has messages has a small number, its id, which it loses with its last message. Per
-subject there is a packed column of sequences, ascending. Those of messages that are gone are
-dropped when somebody meets them at either end, or when there are more of them than of the living.
+subject there is a packed column of sequences, ascending. Those of messages that are gone leave it
+at either end, and from between when there are more of them than of the living.
 
 A filter is a set of patterns that consumers share; it knows at any time which ids it means.
 """
@@ -74,7 +74,7 @@ class Subjects:
         # By id; 0 is nobody's.
         self._names: list[bytes | None] = [None]
         self._columns: list[array[int] | None] = [None]
-        self._heads = array("I", [0])  # places in the column below it are dead
+        self._heads = array("I", [0])  # place of the first living one; the last one lives, too
         self.counts = array("q", [0])  # living messages
         self._free = array("I")  # ids that were somebody's; the last one is used first
         self.filters: dict[Patterns, Filter] = {}
@@ -133,17 +133,32 @@ class Subjects:
             columns[subject_id].append(sequence)  # type: ignore[union-attr]
             counts[subject_id] += 1
 
-    def remove(self, subject_id: int, count: int) -> None:
-        """So many messages of the subject live no longer."""
+    def remove(self, subject_id: int, first: int, last: int) -> None:
+        """These messages of the subject, whose sequences follow each other, live no longer. Perhaps
+        others do not either, of which it is said next.
+        """
+        count = last - first + 1
         left = self.counts[subject_id] - count
         self.counts[subject_id] = left
         if not left:
             self._forget(subject_id)
             return
-        column = self._columns[subject_id]
+        column, head, is_live = self._columns[subject_id], self._heads[subject_id], self._is_live
         assert column is not None
-        if len(column) - self._heads[subject_id] > 2 * left + DEAD_MIN:
-            is_live, head = self._is_live, self._heads[subject_id]
+        size = len(column)
+        if head < size and column[head] == first:
+            head += count
+            while head < size and not is_live(column[head]):
+                head += 1
+            if head > DEAD_MIN and head * 2 > size:
+                del column[:head]
+                head = 0
+            self._heads[subject_id] = head
+        elif head < size and column[-1] == last:
+            del column[-count:]
+            while len(column) > head and not is_live(column[-1]):
+                column.pop()
+        elif size - head > 2 * left + DEAD_MIN:
             self._columns[subject_id] = array("q", [at for at in column[head:] if is_live(at)])
             self._heads[subject_id] = 0
 
@@ -159,35 +174,23 @@ class Subjects:
 
     def clear(self) -> None:
         """No message lives any more."""
-        for subject_id in sorted(self._ids.values()):
-            self.counts[subject_id] = 0
-            self._forget(subject_id)
+        filters = self.filters
+        self.__init__(self._is_live)
+        self.filters = filters
+        for each in filters.values():
+            each.ids.clear()
 
     # --- sequences of one subject -----------------------------------------------------------------
 
     def first_of(self, subject_id: int) -> int:
         """0: none."""
         column = self._columns[subject_id]
-        if not column or not self.counts[subject_id]:
-            return 0
-        head, is_live = self._heads[subject_id], self._is_live
-        while not is_live(column[head]):
-            head += 1
-        if head > DEAD_MIN and head * 2 > len(column):
-            del column[:head]
-            head = 0
-        self._heads[subject_id] = head
-        return column[head]
+        return column[self._heads[subject_id]] if column else 0
 
     def last_of(self, subject_id: int) -> int:
         """0: none."""
         column = self._columns[subject_id]
-        if not column or not self.counts[subject_id]:
-            return 0
-        is_live = self._is_live
-        while not is_live(column[-1]):
-            column.pop()
-        return column[-1]
+        return column[-1] if column else 0
 
     def last_matching(self, pattern: bytes) -> int:
         """Of all subjects that the pattern means; 0: none."""
@@ -283,6 +286,8 @@ class Subjects:
             assert self._names[subject_id] == subject, "a subject has another's id"
             count = len(self.all_of(subject_id))
             assert count == self.counts[subject_id] > 0, "messages of a subject miscounted"
+            ends = self.first_of(subject_id), self.last_of(subject_id)
+            assert all(map(self._is_live, ends)), "a column begins or ends with what is gone"
         assert len(self._ids) + len(self._free) + 1 == len(self._names), "an id is lost"
         for patterns, each in self.filters.items():
             assert each.users > 0, "nobody uses a filter"
