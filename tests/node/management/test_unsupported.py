@@ -52,7 +52,7 @@ async def test_a_stream_is_refused_by_its_name(api: Api):
     assert "streams are created by NATS's clients" in reply.value["reason"]
     reply = await api.ask("PUT", "vhosts/v", {"default_queue_type": "stream"})
     assert reply.status == 400
-    assert "streams are created by NATS's clients" in reply.value["reason"]
+    assert "a stream is what a declare asks for" in reply.value["reason"]
     assert [each["name"] for each in await api.get("vhosts")] == ["/"]
 
 
