@@ -24,9 +24,8 @@ from quorate.ports import claim, free_port
 
 #: Where the nodes are; read by the command.
 CLUSTER_FILE = "cluster.json"
-HTTP_PORT_FIRST = 8081
-PEER_PORT_FIRST = 7071
-AMQP_PORT_FIRST = 5672
+#: Of the first node, where they are free.
+PORTS = {"http": 8081, "peer": 7071, "amqp": 5672, "nats": 4222}
 #: How long nodes may take to answer, and to stop, before something is wrong.
 START_S_MAX = 60.0
 Probe = Literal["startup", "ready"]
@@ -51,6 +50,7 @@ class LocalNode:
     folder: Path
     process: asyncio.subprocess.Process | None = None
     stopping: bool = False
+    nats: int = 0  # 0: it does not listen
 
     @property
     def url(self) -> str:
@@ -157,7 +157,14 @@ class LocalCluster:
             except OSError as error:
                 raise LocalClusterError(f"no port for a node: {error}") from error
             made = [
-                LocalNode(row["node"], row["http"], row["peer"], row["amqp"], folder / row["node"])
+                LocalNode(
+                    row["node"],
+                    row["http"],
+                    row["peer"],
+                    row["amqp"],
+                    folder / row["node"],
+                    nats=row["nats"],
+                )
                 for row in rows
             ]
             secret = _secret(folder)
@@ -185,6 +192,7 @@ class LocalCluster:
                     "http": node.http,
                     "peer": node.peer,
                     "amqp": node.amqp,
+                    "nats": node.nats,
                     "pid": node.pid,
                     "folder": str(node.folder.resolve()),
                 }
@@ -334,26 +342,23 @@ def _is_node(pid: int, folder: str) -> bool:
 
 
 def _new_rows(count: int, preferred: bool, claims: Claims) -> list[dict[str, Any]]:
-    http = _ports(HTTP_PORT_FIRST if preferred else 0, claims)
-    peer = _ports(PEER_PORT_FIRST if preferred else 0, claims)
-    amqp = _ports(AMQP_PORT_FIRST if preferred else 0, claims)
+    ports = {kind: _ports(first if preferred else 0, claims) for kind, first in PORTS.items()}
     return [
-        {"node": f"node-{number}", "http": next(http), "peer": next(peer), "amqp": next(amqp)}
+        {"node": f"node-{number}"} | {kind: next(some) for kind, some in ports.items()}
         for number in range(1, count + 1)
     ]
 
 
 def _claim_ports(rows: list[dict[str, Any]], preferred: bool, claims: Claims) -> None:
     """Those of the last time; others for those that somebody else has by now."""
-    firsts = {"http": HTTP_PORT_FIRST, "peer": PEER_PORT_FIRST, "amqp": AMQP_PORT_FIRST}
     busy = [
         (row, kind)
         for row in rows
-        for kind in firsts
+        for kind in PORTS
         if kind not in row or not _claimed(row[kind], claims)
     ]
     for row, kind in busy:
-        row[kind] = next(_ports(firsts[kind] if preferred else 0, claims))
+        row[kind] = next(_ports(PORTS[kind] if preferred else 0, claims))
 
 
 def _secret(folder: Path) -> str:
@@ -377,6 +382,8 @@ def _write_settings(node: LocalNode, nodes: list[LocalNode], secret: str, extra:
         "secret_file": secret,
         "auth.passwordless_guest": True,
     }
+    if node.nats:
+        lines["nats"] = f"127.0.0.1:{node.nats}"
     # JSON text, lists of it and booleans are TOML too.
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
     (node.folder / "quorate.toml").write_text(

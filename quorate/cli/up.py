@@ -155,12 +155,19 @@ async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool)
 def _announce(view: View, *, as_json: bool) -> None:
     cluster = view.cluster
     if as_json:
-        amqp = [node.amqp_url for node in cluster.nodes]
-        pids = [node.pid for node in cluster.nodes]
-        emit({"event": "ready", "urls": cluster.urls, "amqp": amqp, "pids": pids})
+        emit(
+            {
+                "event": "ready",
+                "urls": cluster.urls,
+                "amqp": [node.amqp_url for node in cluster.nodes],
+                "nats": [f"nats://127.0.0.1:{node.nats}" for node in cluster.nodes],
+                "pids": [node.pid for node in cluster.nodes],
+            }
+        )
         return
     for node in cluster.nodes:
-        say(f"{node.name}  {node.url}  amqp://127.0.0.1:{node.amqp}  pid {node.pid}")
+        doors = f"amqp://127.0.0.1:{node.amqp}  nats://127.0.0.1:{node.nats}"
+        say(f"{node.name}  {node.url}  {doors}  pid {node.pid}")
     say(view.summary())
     where = "" if str(cluster.folder) == FOLDER else f"--url {shlex.quote(str(cluster.folder))} "
     say(f"try, in another terminal here: quorate {where}publish orders --count 100000")
@@ -213,7 +220,7 @@ def _picture(view: View) -> Any:
 
     from quorate.cli.nodes import groups_table
 
-    nodes = Table("node", "state", "http", "amqp", "pid", "leads")
+    nodes = Table("node", "state", "http", "amqp", "nats", "pid", "leads")
     for node in view.cluster.nodes:
         answering = node.name in view.status
         state = node.state if answering or not node.running else "not answering"
@@ -224,6 +231,7 @@ def _picture(view: View) -> Any:
             f"[{colour}]{state}[/{colour}]",
             node.url,
             f"127.0.0.1:{node.amqp}",
+            f"127.0.0.1:{node.nats}",
             str(node.pid or "-"),
             f"{leads} groups",
         )

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from quorate.local import AMQP_PORT_FIRST, HTTP_PORT_FIRST, LocalCluster
+from quorate.local import PORTS, LocalCluster
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -52,8 +52,9 @@ class Section:
         text = (ROOT / document).read_text(encoding="utf-8")
         body = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
         for number, node in enumerate(cluster.nodes):
-            body = body.replace(f"127.0.0.1:{AMQP_PORT_FIRST + number}", f"127.0.0.1:{node.amqp}")
-            body = body.replace(f"127.0.0.1:{HTTP_PORT_FIRST + number}", f"127.0.0.1:{node.http}")
+            for kind, first in PORTS.items():
+                port = getattr(node, kind)
+                body = body.replace(f"127.0.0.1:{first + number}", f"127.0.0.1:{port}")
         self.files: dict[str, str] = {}
         self.lines: list[str] = []
         for language, code in BLOCK.findall(body):

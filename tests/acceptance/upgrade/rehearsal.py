@@ -33,8 +33,11 @@ PACE_S = 0.01
 EXIT_DATA = 3
 #: Groups rise within a second or two, unless something holds them.
 RISING_S = 3.0
-#: Written by releases that have it; the first one refuses settings that it does not know.
-LATER_SETTINGS = ("auth.passwordless_guest",)
+#: A release refuses settings that it does not know.
+LATER_SETTINGS = {
+    releases.FIRST: ("auth.passwordless_guest", "nats"),
+    releases.GATED: ("nats",),
+}
 
 Say = Callable[[str], object]
 
@@ -48,8 +51,9 @@ class Fleet(LocalCluster):
         tree = self.trees[node.name]
         config = node.folder / "quorate.toml"
         lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
-        if tree.name.startswith(releases.FIRST):
-            lines = [line for line in lines if not line.startswith(LATER_SETTINGS)]
+        for release, unknown in LATER_SETTINGS.items():
+            if tree.name.startswith(release):
+                lines = [line for line in lines if not line.startswith(unknown)]
         used = node.folder / "used.toml"
         used.write_text("".join(lines), encoding="utf-8")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("QUORATE_")}
