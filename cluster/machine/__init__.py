@@ -35,7 +35,8 @@ A command walks through them in this order (`QueueMachine.apply`):
    dead letters touch their target, which then advances in the same command.
 5. The reply and the effects, in the order in which they arose, are the answer.
 
-Another queue type is a class with the methods of `kinds.QueueKind`, made of these parts.
+A stream is another queue type (`stream`): a class with the methods of `kinds.QueueKind`, which is
+all that the group asks of a queue.
 """
 
 from __future__ import annotations

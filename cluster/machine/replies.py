@@ -66,8 +66,9 @@ class Enqueued:
     duplicates: int = 0
     # ranges of seqno offsets within the batch (from 0), over a limit
     refused: Sequence[tuple[int, int]] = ()
-    # Of a stream: map from places in the batch to [code, number], for messages that got no
-    # sequence of their own. Code 0: stored before, as `number`; else why it is refused, one of
+    # Of a stream: map from places in the batch to [code, number], for messages that did not get
+    # the next sequence. Code -1: it has `number`, since the batch came before; 0: a message with
+    # its id has `number`, or 0 if nobody knows any more; else why it is refused, one of
     # `cluster.machine.stream.errors`, with the sequence that was found.
     answers: Any = None
 
@@ -77,7 +78,7 @@ class StreamChunk:
     """Messages of a stream handed to one consumer: consecutive sequences and bodies."""
 
     first: int  # sequence of the first one
-    bodies: BodyRef
+    bodies: BodyRef  # entry 0: of a marker, see `cluster.machine.stream.leaving`
     consumer_first: int  # the consumer's own number of the first delivery
     delivery_count: int  # of each, this one included: 1 the first time
     pending: int  # messages that the consumer has yet to get, after the first one
@@ -88,7 +89,7 @@ class StreamChunk:
 class Fetched:
     """What each request gets, in their order: (its number, chunks, note). A request that got
     nothing is missing unless there is a note. `note`: "" or "too_large", when the next message
-    alone has more bytes than the request may have.
+    has more bytes than the request may still have.
     """
 
     consumer: ConsumerKey

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-#: No error: stored before, under the number that comes with it.
+#: No error: a message with its id was stored before, under the number that comes with it. 0: of a
+#: batch that came before, and what it was answered is forgotten.
 DUPLICATE: Final = 0
 #: No error: stored under the number that comes with it when this batch, or some of it, came before.
 #: To its publisher that is as if it were stored now.

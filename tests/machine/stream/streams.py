@@ -71,6 +71,8 @@ class Streams:
             self.machine.invariants()
             assert copy.apply(stamp, command) == applied, "a restored machine answers otherwise"
             assert copy.snapshot() == self.machine.snapshot(), "a restored machine ends otherwise"
+            pieces = b"".join(self.machine.snapshot_pieces())
+            assert pieces == self.machine.snapshot(), "pieces are another snapshot"
             assert copy.digest() == self.machine.digest(), "equal states, different digests"
             assert copy.live_indexes() == self.machine.live_indexes()
             due, due_copy = self.machine.next_due_ms(), copy.next_due_ms()
