@@ -50,6 +50,7 @@ _FLAGS: Final = (
     "allow_direct",
     "mirror_direct",
     "allow_msg_ttl",
+    "allow_atomic",
 )
 #: What is of no effect may be said, all else of these is refused.
 _MISSING: Final = (
@@ -58,7 +59,6 @@ _MISSING: Final = (
     "subject_transform",
     "republish",
     "allow_msg_counter",
-    "allow_atomic",
     "allow_msg_schedules",
     "allow_batched",
 )
@@ -233,6 +233,6 @@ _ALWAYS: Final = frozenset(
         *_CHOICES,
         "max_age",
         "consumer_limits",
-        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject"}),
+        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject", "allow_atomic"}),
     )
 )
