@@ -30,6 +30,8 @@ class StreamSubjects:
 
     def find(self, subject: bytes) -> QueueInfo | None:
         """The subject has no wildcards."""
+        if not self.streams:
+            return None
         try:
             return self._found[subject]
         except KeyError:

@@ -432,8 +432,7 @@ class NatsConnection(asyncio.Protocol):
             self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
         else:
             self._say_ok(count)
-            taken = self._subjects.publish(self.vhost, message, self)
-            taken |= self._home.jetstream.take(self, message)
+            taken = self._home.jetstream.publish(self, message)
             if not taken and message.reply and self._no_responders:
                 self._say_nobody(message)
 
@@ -518,26 +517,34 @@ class NatsConnection(asyncio.Protocol):
         self._flush_later()
         return self._readable
 
-    def deliver_to(self, subscription: Subscription, to: bytes, messages: Sequence[Publish]) -> int:
+    def deliver_to(
+        self, subscription: Subscription, to: bytes | None, messages: Sequence[Publish]
+    ) -> int:
         """See `Taker`. Who may receive the subject that it chose may receive what is sent there."""
-        sid = subscription.sid
-        if self.subscriptions.get(sid) is not subscription or not self._access.may(
-            "read", text_of(to)
-        ):
+        sid, may = subscription.sid, self._access.may
+        if self.subscriptions.get(sid) is not subscription:
+            return 0
+        if to is None:
+            messages = [each for each in messages if may("read", text_of(each.subject))]
+        elif not may("read", text_of(to)):
             return 0
         if subscription.most:
             messages = messages[: subscription.most - subscription.delivered]
-        counters = self._counters
+        lines: list[bytes] = []
+        sent = 0
         for subject, reply, header_bytes, size, (payload,) in messages:
-            counters.out_bytes += size
+            sent += size
             if reply:
                 reply += b" "
             if header_bytes and self._headers:
                 line = b"HMSG %b %b %b%d %d\r\n" % (subject, sid, reply, header_bytes, size)
-                self.write(line + payload)
+                lines += line, payload
             else:
                 line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size - header_bytes)
-                self.write(line + payload[header_bytes:])
+                lines += line, payload[header_bytes:]
+        self.write(b"".join(lines))
+        counters = self._counters
+        counters.out_bytes += sent
         counters.out_messages += len(messages)
         if self.behind:
             self._subjects.backlogged = True

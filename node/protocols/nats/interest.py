@@ -98,6 +98,30 @@ class Trie(Generic[T]):
             else:
                 del path[-1].children[token]
 
+    def begins(self, token: bytes) -> bool:
+        """May anything be wanted that begins with this token?"""
+        root = self._root
+        return bool(token in root.children or root.any or root.rest)
+
+    def find_alike(self, start: bytes) -> list[T] | None:
+        """Those that want any subject with one token more than this; None: it depends on which."""
+        tokens = start.split(b".")
+        found: list[T] = []
+        levels = [self._root]
+        for token in tokens:
+            below: list[_Level[T]] = []
+            for level in levels:
+                found += level.rest
+                below += filter(None, (level.children.get(token), level.any))
+            levels = below
+        for level in levels:
+            if level.children:
+                return None
+            found += level.rest
+            if level.any is not None:
+                found += level.any.here
+        return found
+
     def find(self, subject: bytes) -> list[T]:
         """Those that want a message of this subject."""
         tokens = subject.split(b".")
@@ -132,8 +156,12 @@ class Taker(Protocol):
         """The rest of these payloads of the message, that it does not take. `by`: who published."""
         ...
 
-    def deliver_to(self, subscription: Subscription, to: bytes, messages: Sequence[Publish]) -> int:
-        """Messages that were sent to that subject, each under its own. How many it takes."""
+    def deliver_to(
+        self, subscription: Subscription, to: bytes | None, messages: Sequence[Publish]
+    ) -> int:
+        """Messages that were sent to that subject, each under its own; None: to its own. How many
+        it takes.
+        """
         ...
 
 
@@ -198,6 +226,15 @@ class Interest:
             self._matches.pop(subject, None)
         else:
             self._matches.clear()
+
+    def begins(self, token: bytes) -> bool:
+        """May anything be wanted that begins with this token?"""
+        return self._trie.begins(token)
+
+    def look_alike(self, start: bytes) -> Match | None:
+        """Of all subjects that have one token more than this; None: it depends on which."""
+        found = self._trie.find_alike(start)
+        return None if found is None else _match(found)
 
     def look(self, subject: bytes) -> Match:
         """As `match`, for a subject that nobody will use again."""

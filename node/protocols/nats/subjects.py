@@ -6,6 +6,7 @@ At most once: nothing is stored, nobody waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from random import Random
 from typing import Final
 
@@ -172,6 +173,28 @@ class Subjects:
         if queue:
             return queue in match.groups
         return bool(match.plain or match.nodes or match.groups)
+
+    def begins(self, vhost: str, token: bytes) -> bool:
+        """May anybody want what begins with this token?"""
+        interest = self._interests.get(vhost)
+        return interest is not None and interest.begins(token)
+
+    def send_each(self, vhost: str, messages: Sequence[Publish]) -> None:
+        """Each to who wants its subject, and with one payload. Most are answers to one client, in
+        whose inboxes only the last token differs.
+        """
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return
+        for start, group in groupby(messages, lambda each: each.subject.rpartition(b".")[0]):
+            some = list(group)
+            match = interest.look_alike(start) if len(some) > 1 else None
+            if match is None or match.groups or match.nodes:
+                for each in some:
+                    self.send(vhost, each.subject, (each,))
+                continue
+            for subscription in match.plain:
+                subscription.taker.deliver_to(subscription, None, some)
 
     def send(self, vhost: str, to: bytes, messages: Sequence[Publish]) -> bool:
         """To all who want the subject `to`; they see those of the messages, which have one payload

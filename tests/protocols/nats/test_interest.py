@@ -126,3 +126,38 @@ def test_what_is_remembered_follows_who_comes_and_goes():
     interest.remove(b"a.*", wild)
     assert interest.match(b"a.b").plain == []
     assert interest.empty
+
+
+@given(st.lists(wanted, max_size=30), st.lists(tokens.filter(bool), min_size=1, max_size=4))
+def test_subjects_that_differ_in_their_last_token_are_looked_up_once(
+    subjects: list[bytes], start: list[bytes]
+):
+    trie = Trie[bytes]()
+    for subject in subjects:
+        trie.add(subject, subject)
+    literal = [b"a" if token == b"*" else token for token in start]
+
+    found = trie.find_alike(b".".join(literal))
+
+    named = [
+        each
+        for each in (subject.split(b".") for subject in subjects)
+        if len(each) > len(literal)
+        and each[len(literal)] not in {b"*", b">"}
+        and matches(each[: len(literal)], literal)
+    ]
+    if found is None:
+        assert named
+    else:
+        assert not named
+        assert sorted(found) == sorted(trie.find(b".".join([*literal, b"zzz"])))
+
+
+@given(st.lists(wanted, max_size=5))
+def test_what_may_begin_with_a_token_is_known(subjects: list[bytes]):
+    trie = Trie[bytes]()
+    for subject in subjects:
+        trie.add(subject, subject)
+
+    firsts = {subject.split(b".")[0] for subject in subjects}
+    assert trie.begins(b"a") == bool(firsts & {b"a", b"*", b">"})

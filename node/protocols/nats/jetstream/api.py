@@ -68,6 +68,8 @@ EPHEMERAL_NAME_BYTES: Final = 4
 LEVEL: Final = 1
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
+_BUG: Final = ApiError(500, 10051, "an error of this node: its log says more")
+
 Json = dict[str, Any]
 
 #: Done where they are asked.
@@ -265,8 +267,12 @@ class Api:
         asked = Asked(*served[:4])
         try:
             found = self._led[served.call.verb](served)
-        except ApiError as error:
+        except (ApiError, BrokerError) as error:
             self._fail(asked, error)
+            return
+        except Exception as error:  # a bug: who asked is told, and everybody else goes on
+            log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
+            self._fail(asked, _BUG)
             return
         if inspect.iscoroutine(found):
             work = cast("Coroutine[Any, Any, Json | None]", found)
@@ -277,10 +283,11 @@ class Api:
     async def _answered(self, asked: Asked, work: Coroutine[Any, Any, Json | None]) -> None:
         try:
             found = await work
-        except ApiError as error:
+        except (ApiError, BrokerError) as error:
             self._fail(asked, error)
-        except BrokerError as error:
-            self._fail(asked, ApiError(503, 10008, error.reason))
+        except Exception as error:  # as above
+            log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
+            self._fail(asked, _BUG)
         else:
             if found is not None:
                 self._answer(asked, found)
@@ -288,8 +295,10 @@ class Api:
     def _answer(self, asked: Asked, found: Json) -> None:
         self._post.json(asked.inbox, {"type": type_of(asked.call.verb), **found})
 
-    def _fail(self, asked: Asked, error: ApiError) -> None:
+    def _fail(self, asked: Asked, error: ApiError | BrokerError) -> None:
         self.errors += 1
+        if isinstance(error, BrokerError):
+            error = ApiError(503, 10008, error.reason)
         verb = asked.call.verb
         if verb == "CONSUMER.MSG.NEXT" and error.number in (10003, 10025):
             self._post.send(asked.inbox, b"", status(400, f"Bad Request - {error.text}"))

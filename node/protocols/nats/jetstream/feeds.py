@@ -78,6 +78,8 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self.consumer = consumer
         self._reply = reply_subject(info.name, self.name)
+        #: Of what AMQP's clients publish: a delivery must have one.
+        self._no_subject = b"_".join(info.name.encode().split()) or b"_"
         self._fetching = False
         self._alone = False  # the next message comes alone, whatever its size
         self._soon = False
@@ -265,15 +267,16 @@ class Feed:
         stream = stream_of(self._group, self.info.queue)
         if stream is None:
             return []
+        id_at, name_of = stream.retained.id_at, stream.retained.subjects.name_of
         headers_only = self.config.get("headers_only")
         found: list[Publish] = []
         for at, (body, meta) in enumerate(bodies):
             assert isinstance(body, bytes)
             sequence = chunk.first + at
-            found_now = stream.find(sequence)
-            if found_now is None:
+            subject_id = id_at(sequence)
+            if not subject_id:
                 continue  # deleted since
-            subject = found_now.subject
+            subject = name_of(subject_id) or self._no_subject
             header = header_of(meta)
             if headers_only:
                 header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""

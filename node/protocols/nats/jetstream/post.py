@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from node.protocols.nats.jetstream.times import text_of_ms
@@ -41,15 +41,27 @@ class Post:
             )
             self._subjects.send(inbox.vhost, inbox.subject, (message,))
 
+    def answer_each(self, vhost: str, answers: Iterable[tuple[bytes, bytes]]) -> None:
+        """(subject, body) each; nothing where there is no subject."""
+        messages = [
+            Publish(subject, b"", 0, len(body), [body + CRLF])
+            for subject, body in answers
+            if subject
+        ]
+        self._subjects.send_each(vhost, messages)
+
     def json(self, inbox: Inbox, value: Any) -> None:
         if inbox.subject:
             self.send(inbox, json_of(value))
 
     def deliver(self, inbox: Inbox, messages: Sequence[Publish]) -> bool:
         """True: whoever published or fetched this shall wait a little."""
-        self._subjects.backlogged = False
-        self._subjects.send(inbox.vhost, inbox.subject, messages)
-        return self._subjects.backlogged
+        subjects = self._subjects
+        before, subjects.backlogged = subjects.backlogged, False
+        subjects.send(inbox.vhost, inbox.subject, messages)
+        slower = subjects.backlogged
+        subjects.backlogged |= before
+        return slower
 
     def wanted(self, inbox: Inbox, queue: bytes = b"") -> bool:
         return self._subjects.wanted_now(inbox.vhost, inbox.subject, queue)

@@ -11,6 +11,7 @@ from node.broker.ingress import Ingress
 from node.broker.publishing import Publisher
 from node.dispatch.in_flight import InFlight
 from node.peer_rpc import PeerRpc
+from node.protocols.nats.interest import Taker
 from node.protocols.nats.jetstream import acks, requests
 from node.protocols.nats.jetstream.api import Api
 from node.protocols.nats.jetstream.leading import Leading
@@ -22,10 +23,11 @@ from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
 
 OWN: Final = b"$JS."
+OWN_TOKEN: Final = b"$JS"
 FLOW: Final = b"$JS.FC."
 
 
-class Connection(Protocol):
+class Connection(Taker, Protocol):
     vhost: str
     in_flight: InFlight
 
@@ -44,27 +46,38 @@ class JetStream:
     ) -> None:
         post = Post(subjects)
         self._cluster = cluster
+        self._subjects = subjects
         self.leading = Leading(cluster, post, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
         self._storing = Storing(publisher, ingress, post)
         self._settling = Settling(cluster, post, self.api.pull)
         subjects.on_interest = self.leading.interest
 
-    def take(self, connection: Connection, message: Publish) -> bool:
-        """What a client may publish. False: it is nothing for us."""
-        subject, vhost = message.subject, connection.vhost
+    def publish(self, connection: Connection, message: Publish) -> bool:
+        """What a client may publish: to those who are subscribed, and to what is here. False:
+        nobody takes it, as far as can be told.
+        """
+        subject, vhost, subjects = message.subject, connection.vhost, self._subjects
+        taken = False
         if subject.startswith(OWN):
-            if subject.startswith(acks.PREFIX):
-                return self._settling.take(vhost, message)
-            if subject.startswith(requests.PREFIX):
-                return self._ask(vhost, message)
-            if subject.startswith(FLOW):
-                return self._flow(vhost, subject)
+            taken = self._take(vhost, message)
+            if not subjects.begins(vhost, OWN_TOKEN):
+                return taken
+        taken |= subjects.publish(vhost, message, connection)
         info = self._cluster.catalog_machine.stream_for(vhost, subject)
         if info is None:
-            return False
+            return taken
         self._storing.take(info, message, connection.in_flight)
         return True
+
+    def _take(self, vhost: str, message: Publish) -> bool:
+        """What is for JetStream itself."""
+        subject = message.subject
+        if subject.startswith(acks.PREFIX):
+            return self._settling.take(vhost, message)
+        if subject.startswith(requests.PREFIX):
+            return self._ask(vhost, message)
+        return subject.startswith(FLOW) and self._flow(vhost, subject)
 
     def end_of_read(self) -> None:
         """All that one read of a socket brought was taken."""

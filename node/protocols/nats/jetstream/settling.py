@@ -20,6 +20,9 @@ from node.protocols.nats.reader import Publish
 #: After that whoever waits for a double ack has given up, and what was delivered comes again.
 PATIENCE_S: Final = 30.0
 
+#: Said most of all.
+PLAIN: Final = (b"", b"+ACK")
+
 #: A request for more: vhost, stream, consumer, inbox, body.
 Pull = Callable[[str, str, str, bytes, bytes], None]
 
@@ -56,7 +59,7 @@ class Settling:
         return True
 
     def _say(self, info: QueueInfo, acked: Acked, reply: bytes, body: bytes) -> None:
-        word, rest = word_of(body) if body else (b"", b"")
+        word, rest = (b"", b"") if body in PLAIN else word_of(body)
         key = info.queue, acked.consumer
         opened = self._open.get(key)
         if opened is None:

@@ -6,6 +6,7 @@ An answer leaves when its message is safe, or surely refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -62,15 +63,15 @@ class Storing:
 
     def take(self, info: QueueInfo, message: Publish, publisher: InFlight | None) -> None:
         """What is taken leaves with `flush`. `publisher`: what its connection has under way."""
-        refusal = self._refusal(info)
-        if refusal is not None:
-            for _ in message.payloads:
-                self._refuse(info, message.reply, refusal)
-            return
-        if not self._batches:
-            asyncio.get_running_loop().call_soon(self.flush)
         batch = self._batches.get((info.queue, publisher))
         if batch is None:
+            refusal = self._refusal(info)
+            if refusal is not None:
+                for _ in message.payloads:
+                    self._refuse(info, message.reply, refusal)
+                return
+            if not self._batches:
+                asyncio.get_running_loop().call_soon(self.flush)
             batch = self._batches[info.queue, publisher] = _Batch(info, publisher)
         subject, reply, header_bytes, size, payloads = message
         if header_bytes:
@@ -143,30 +144,34 @@ class Storing:
         stream = batch.info.stream or {}
         if stream.get("no_ack"):
             return
-        vhost, send = batch.info.vhost, self._post.send
         name = json_of(batch.info.name)
-        if not stored.answers and not stored.refused:
-            for sequence, reply in enumerate(batch.replies, stored.first):
-                if reply:
-                    send(Inbox(vhost, reply), b'{"stream":%b,"seq":%d}' % (name, sequence))
-            return
-        refused = {place for first, last in stored.refused for place in range(first, last + 1)}
-        sequence = stored.first
-        for place, reply in enumerate(batch.replies):
-            answer = stored.answers.get(place)
-            if answer is not None:
-                body = _answered(name, *answer)
-            elif place in refused:
-                body = _refused(name, known(10008))
-            else:
-                body = b'{"stream":%b,"seq":%d}' % (name, sequence)
-                sequence += 1
-            if reply:
-                send(Inbox(vhost, reply), body)
+        self._post.answer_each(batch.info.vhost, _answers(name, batch.replies, stored))
 
     def _refuse(self, info: QueueInfo, reply: bytes, error: ApiError) -> None:
         if reply:
             self._post.send(Inbox(info.vhost, reply), _refused(json_of(info.name), error))
+
+
+def _answers(
+    name: bytes, replies: Sequence[bytes], stored: Stored
+) -> Iterator[tuple[bytes, bytes]]:
+    if not stored.answers and not stored.refused:
+        start = b'{"stream":%b,"seq":' % name
+        for sequence, reply in enumerate(replies, stored.first):
+            yield reply, b"%b%d}" % (start, sequence)
+        return
+    refused = {place for first, last in stored.refused for place in range(first, last + 1)}
+    sequence = stored.first
+    for place, reply in enumerate(replies):
+        answer = stored.answers.get(place)
+        if answer is not None:
+            body = _answered(name, *answer)
+        elif place in refused:
+            body = _refused(name, known(10008))
+        else:
+            body = _answered(name, STORED, sequence)
+            sequence += 1
+        yield reply, body
 
 
 def _answered(name: bytes, code: int, number: int) -> bytes:
