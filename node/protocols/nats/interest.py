@@ -6,7 +6,7 @@ the end, for one or more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -255,7 +255,7 @@ class Interest:
         return match
 
 
-def _match(found: tuple[Subscription | Remote, ...]) -> Match:
+def _match(found: Iterable[Subscription | Remote]) -> Match:
     match = Match()
     nodes: dict[NodeId, None] = {}
     for item in found:
