@@ -279,7 +279,8 @@ class AuthSettings(Section):
     passwordless_guest: bool = Field(
         default=False,
         description="HTTP requests from the machine of the node, addressed to loopback or an "
-        "advertised address, need no password and are guest's. Never where a proxy is in front.",
+        "advertised address, and NATS clients on it, need no password and are guest's. Never where "
+        "a proxy is in front.",
     )
     password_hashing: Hashing = Field(
         default="scrypt",

@@ -16,7 +16,7 @@ import structlog
 
 from cluster.machine.replies import NO_VHOST
 from cluster.read_slices import ReadSlices
-from node.access.auth import Auth
+from node.access.auth import Auth, User
 from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
 from node.dispatch.in_flight import InFlight
@@ -73,6 +73,9 @@ NO_HEADERS: Final = "message headers not supported"
 NEEDS_HEADERS: Final = "no responders requires headers support"
 #: And what does not.
 TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
+
+#: Options of CONNECT that say who somebody is.
+CREDENTIALS: Final = ("user", "pass", "auth_token", "nkey", "sig", "jwt")
 
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
@@ -344,25 +347,42 @@ class NatsConnection(asyncio.Protocol):
                 pass
             case {"auth_token": str(token)}:
                 name, _, password = token.partition(":")
-            case _:
+            case options if any(options.get(each) for each in CREDENTIALS):
                 return UNAUTHORIZED
+            case _:
+                return await self._admit_guest()
         auth = self._home.auth
         vhost, slash, user = name.rpartition("/")
         if not slash or auth.user(name) is not None:
             vhost, user = DEFAULT_VHOST, name
-        loopback = self.address.startswith("127.") or self.address in {"::1", "::ffff:127.0.0.1"}
         try:
             found = await auth.login(
-                user, password, loopback=loopback, address=self.address, protocol="nats"
+                user, password, loopback=self._is_local, address=self.address, protocol="nats"
             )
-            self._access = await self._home.clients.admit(found, vhost)
+            return await self._admit_user(found, vhost)
+        except Refused as refused:
+            return UNAUTHORIZED if isinstance(refused, AccessRefused) else ""
+
+    async def _admit_guest(self) -> str | None:
+        """Without credentials, where the node's settings let programs of its machine be guest."""
+        auth = self._home.auth
+        guest = await auth.guest() if auth.passwordless_guest and self._is_local else None
+        return UNAUTHORIZED if guest is None else await self._admit_user(guest, DEFAULT_VHOST)
+
+    async def _admit_user(self, user: User, vhost: str) -> str | None:
+        try:
+            self._access = await self._home.clients.admit(user, vhost)
         except Refused as refused:
             if refused.code == TOO_MANY:
                 return TOO_MANY_CONNECTIONS
             known = isinstance(refused, AccessRefused) or refused.code == NO_VHOST
             return UNAUTHORIZED if known else ""
-        self.user_name, self.vhost = found.name, vhost
+        self.user_name, self.vhost = user.name, vhost
         return None
+
+    @property
+    def _is_local(self) -> bool:
+        return self.address.startswith("127.") or self.address in {"::1", "::ffff:127.0.0.1"}
 
     def _take_options(self, connect: Connect) -> str | None:
         """Why they cannot be."""

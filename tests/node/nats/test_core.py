@@ -268,7 +268,7 @@ class TestLogin:
             ({"user": "guest"}, b"Authorization Violation"),
             ({"auth_token": "guest"}, b"Authorization Violation"),
             ({"auth_token": "guest:wrong"}, b"Authorization Violation"),
-            ({}, b"Authorization Violation"),
+            ({"nkey": "UA"}, b"Authorization Violation"),
             ({**GUEST, "protocol": 2}, b"invalid client protocol"),
             ({**GUEST, "headers": False}, b"no responders requires headers support"),
         ],
@@ -281,6 +281,18 @@ class TestLogin:
         client.send(b"CONNECT %b\r\nPING\r\n" % json.dumps({**OPTIONS, **sent}).encode())
 
         assert client.until_closed() == b"-ERR '%b'\r\n" % text
+
+    def test_without_credentials_it_is_guest_where_that_is_allowed(
+        self, running: Running, wires: Callable[[str], Wire]
+    ):
+        auth = running.node.parts.auth
+        client = wires(address(running))
+        client.send(b'CONNECT {"verbose":false,"user":""}\r\nSUB a 1\r\nPUB a 0\r\n\r\n')
+        assert client.sync() == b"MSG a 1 0\r\n\r\n"
+        with mock.patch.object(auth, "passwordless_guest", False):
+            client = wires(address(running))
+            client.send(b'CONNECT {"verbose":false}\r\nPING\r\n')
+            assert client.until_closed() == b"-ERR 'Authorization Violation'\r\n"
 
     def test_a_token_is_a_name_and_a_password(self, running: Running, wires: Callable[[str], Wire]):
         ask(running, "PUT", "users/token", {"password": "a:b", "tags": ""})
