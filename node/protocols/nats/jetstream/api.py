@@ -524,7 +524,10 @@ class Api:
         return {"success": True, "purged": done.count}
 
     async def _delete_message(self, served: Served) -> Json:
-        seq, config = fields.number(served.given, "seq"), served.info.stream or {}
+        given, config = served.given, served.info.stream or {}
+        if not given:
+            raise known(10003)
+        seq = fields.number(given, "seq")
         if config.get("sealed"):
             raise known(10109)
         if config.get("deny_delete"):
@@ -587,7 +590,16 @@ class Api:
         if given.get("multi_last") or given.get("batch"):
             await self._direct_batch(served, given)
             return
-        found = _look_up(served.stream, given)
+        if not any(
+            given.get(each) for each in ("seq", "last_by_subj", "next_by_subj", "start_time")
+        ):
+            send(inbox, b"", status(408, "Empty Request"))
+            return
+        try:
+            found = _look_up(served.stream, given)
+        except ApiError:
+            send(inbox, b"", status(408, "Bad Request"))
+            return
         if found is None:
             send(inbox, b"", status(404, "Message Not Found"))
             return
@@ -668,17 +680,15 @@ class Api:
         named = fields.text(given, "stream_name")
         if named and named != call.stream:
             raise known(10056)
-        wanted = fields.part(given, "config")
-        if wanted is None:
-            raise known(10078)
+        wanted = fields.part(given, "config") or {}
         action = fields.text(given, "action")
         if action not in ("", "create", "update"):
             raise invalid_json(f"{action!r} is no action")
         stream = served.stream
         config = consumer_config.consumer_config(wanted, served.info.stream or {})
         _check_names(call, config)
-        if not config.get("name"):
-            config["name"] = call.consumer or secrets.token_hex(EPHEMERAL_NAME_BYTES)
+        own = config.get("name") or secrets.token_hex(EPHEMERAL_NAME_BYTES)
+        config["name"] = call.consumer or own
         name = config["name"]
         existing = stream.consumers.get(name)
         others = {each: consumer.config for each, consumer in stream.consumers.items()}
@@ -812,7 +822,7 @@ def _error_of(outcome: Outcome) -> ApiError:
 
 
 def _check_names(call: Call, config: Mapping[str, Any]) -> None:
-    name, durable = config.get("name") or "", config.get("durable_name") or ""
+    durable = config.get("durable_name") or ""
     if call.verb == "CONSUMER.DURABLE.CREATE":
         if not durable:
             raise known(10018)
@@ -824,7 +834,7 @@ def _check_names(call: Call, config: Mapping[str, Any]) -> None:
     else:
         if not stream_config.is_name(call.consumer):
             raise known(10127)
-        if name and name != call.consumer:
+        if durable and durable != call.consumer:
             raise known(10017)
         if call.rest:
             if config.get("filter_subjects"):

@@ -81,10 +81,10 @@ def consumer_config(given: Mapping[str, Any], stream: Mapping[str, Any]) -> Conf
     _describe(given, config)
     config["ack_policy"] = policy = fields.text(given, "ack_policy") or "none"
     if policy not in ("none", "all", "explicit"):
-        raise known(10181)
+        raise invalid_json(f"{policy!r} is no ack_policy")
     config["replay_policy"] = fields.text(given, "replay_policy") or "instant"
     if config["replay_policy"] not in ("instant", "original"):
-        raise known(10182)
+        raise invalid_json("this is no replay_policy")
     _replicas(given, stream, config)
     _waits(given, config)
     _limits(given, stream, config)

@@ -14,6 +14,7 @@ from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream import fields
 from node.protocols.nats.jetstream.errors import (
     ApiError,
+    invalid_json,
     invalid_stream,
     known,
     not_supported,
@@ -89,7 +90,7 @@ def stream_config(given: Mapping[str, Any]) -> Config:
     for field, choices in _CHOICES.items():
         value = fields.text(given, field) or choices[0]
         if value not in choices:
-            raise invalid_stream(f"{field} is one of {', '.join(choices)}")
+            raise invalid_json(f"{field} is one of {', '.join(choices)}")
         config[field] = value
     for field in _FLAGS:
         config[field] = fields.flag(given, field)

@@ -35,7 +35,8 @@ def text_of_ms(ms: int) -> str:
         seconds = datetime.fromtimestamp(ms // 1000, UTC)
     except (OverflowError, ValueError):
         return NEVER
-    return f"{seconds:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}000000Z"
+    fraction = f".{ms % 1000:03d}".rstrip("0").rstrip(".")
+    return f"{seconds:%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
 def ms_of_text(text: object) -> int | None:

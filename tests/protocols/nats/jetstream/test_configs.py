@@ -72,7 +72,6 @@ class TestStreams:
             {"subjects": ["a b"]},
             {"subjects": ["a.*", "a.b"]},
             {"subjects": ["$JS.API.>"]},
-            {"retention": "forever"},
             {"max_age": 99 * MS},
             {"max_age": -1},
             {"duplicate_window": 99 * MS},
@@ -91,7 +90,14 @@ class TestStreams:
 
     @pytest.mark.parametrize(
         "given",
-        [{"name": 1}, {"subjects": "s"}, {"max_msgs": "1"}, {"sealed": 1}, {"metadata": {"a": 1}}],
+        [
+            {"retention": "forever"},
+            {"name": 1},
+            {"subjects": "s"},
+            {"max_msgs": "1"},
+            {"sealed": 1},
+            {"metadata": {"a": 1}},
+        ],
     )
     def test_of_the_wrong_type_it_is_no_json_of_a_stream(self, given: dict[str, Any]):
         assert number_of(stream, **given) == 10025
@@ -153,8 +159,8 @@ class TestConsumers:
             (10103, {"name": "a.b"}),
             (10102, {"name": "x" * 256}),
             (10132, {"name": "a", "durable_name": "b"}),
-            (10181, {"ack_policy": "sometimes"}),
-            (10182, {"replay_policy": "never"}),
+            (10025, {"ack_policy": "sometimes"}),
+            (10025, {"replay_policy": "never"}),
             (10183, {"ack_policy": "explicit", "ack_wait": -1}),
             (10184, {"backoff": [1, -1]}),
             (10116, {"ack_policy": "explicit", "backoff": [1, 2, 3], "max_deliver": 2}),

@@ -20,15 +20,13 @@ def ended(text: bytes, messages: int, size: int = 0) -> bytes:
 
 
 def test_what_a_request_may_say():
-    assert ask_of(b"") == ask_of(b"1") == ask_of(b"{}") == Ask(1)
+    assert ask_of(b"") == ask_of(b"1") == ask_of(b"{}") == ask_of(b"x") == Ask(1)
     assert ask_of(b" 25 ") == Ask(25)
     asked = b'{"batch":5,"max_bytes":9,"expires":4,"no_wait":true,"idle_heartbeat":2,"id":"x"}'
     assert ask_of(asked) == Ask(5, 9, 4, no_wait=True, heartbeat_ns=2)
 
 
-@pytest.mark.parametrize(
-    "body", [b"{", b"x", b"[1]", b'{"batch":"1"}', b'{"expires":3,"idle_heartbeat":2}']
-)
+@pytest.mark.parametrize("body", [b"{", b'{"batch":"1"}', b'{"expires":3,"idle_heartbeat":2}'])
 def test_what_cannot_be_read_is_refused(body: bytes):
     with pytest.raises(ApiError):
         ask_of(body)
