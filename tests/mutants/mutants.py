@@ -48,6 +48,7 @@ RAFT = by_tests("tests/raft")
 LOG = by_tests("tests/log")
 #: The scripts first: they take a second, the models a minute.
 MACHINE = by_tests("tests/machine/test_scripts.py", "tests/machine")
+STREAM = by_tests("tests/machine/stream")
 LARGE = by_tests("tests/machine/test_large_bodies.py")
 RECOVERY = by_tests("tests/cluster/test_lost_majority.py")
 FUZZ = fuzz()
@@ -56,6 +57,7 @@ SIMULATOR = simulator()
 _RAFT = "cluster/raft/"
 _LOG = "cluster/log/"
 _MACHINE = "cluster/machine/"
+_STREAM = "cluster/machine/stream/"
 
 CONSENSUS = (
     Mutant(
@@ -1150,4 +1152,71 @@ NODES = (
     ),
 )
 
-MUTANTS = CONSENSUS + LOGS + QUEUES + NODES
+STREAMS = (
+    Mutant(
+        "a batch that comes again is stored again",
+        _STREAM + "appending.py",
+        "            skip = max(0, min(count, last + 1 - seqno))\n",
+        "            skip = 0\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "what a publisher was refused is forgotten",
+        _STREAM + "publishers.py",
+        "        for place, answer in answers:\n",
+        "        for place, answer in answers[:0]:\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "ids are known for ever",
+        _STREAM + "publishers.py",
+        "            if ids[message_id][1] + window_ms > now_ms:\n",
+        "            if window_ms:\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "new messages come before those that come again",
+        _STREAM + "consumers.py",
+        "                if self.again:\n                    self._give_again",
+        "                if self.again and not (self.pending and self.room):\n"
+        "                    self._give_again",
+        (STREAM,),
+    ),
+    Mutant(
+        "what is delivered again gets another number for the floor",
+        _STREAM + "consumers.py",
+        "Held(held.ahead, count, ",
+        "Held(self.delivered - sequence, count, ",
+        (STREAM,),
+    ),
+    Mutant(
+        "a removed message is still to come",
+        _STREAM + "consumers.py",
+        "            self.pending -= last - max(first, self.cursor) + 1\n",
+        "            pass\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "what another consumer has yet to get is gone by interest",
+        _STREAM + "consumers.py",
+        "            found.append((max(first, self.cursor), last))\n",
+        "            pass\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "a message that never expires does when it is too old",
+        _STREAM + "leaving.py",
+        "            if self.ttls.get(sequence) != 0:\n",
+        "            if sequence:\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "a restored stream forgets which ids are free",
+        _STREAM + "subjects.py",
+        '        self._free = unpack("I", free)\n',
+        "",
+        (STREAM,),
+    ),
+)
+
+MUTANTS = CONSENSUS + LOGS + QUEUES + STREAMS + NODES
