@@ -228,6 +228,20 @@ def test_the_floor_is_below_all_that_is_not_acknowledged():
     assert s.of().info().last_ack_ms == s.now_ms
 
 
+def test_what_is_delivered_again_keeps_the_floor_where_it_was():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer()
+    s.fetch()
+    s.ack(1)
+    s.ack(again=[(2, 0)])
+    assert s.fetch() == [2]
+
+    assert s.ack(3) == 1
+    info = s.of().info()
+    assert (info.floor_stream, info.floor_consumer, info.delivered_consumer) == (1, 1, 4)
+
+
 def test_one_acknowledgement_may_stand_for_all_before_it():
     s = Streams()
     s.stored("a", "a", "a", "a")
