@@ -15,7 +15,7 @@ new machine version on.
 | 2       | 0.2     | the first negotiated version; each use of `context.version` says for what |
 | 3       | 0.3     | room kept for transactions, changes of the catalog as one, sums in digests |
 |         |         | and in the log's hash chain |
-| 4       | 0.4     | streams |
+| 4       | 0.3     | streams |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such

@@ -203,6 +203,14 @@ def test_entries_of_version_3_are_read_and_written_as_ever(name: str) -> None:
     assert version_needed(SAMPLES_V3[name]) == 3
 
 
+@pytest.mark.parametrize("name", SAMPLES_V4)
+def test_entries_of_version_4_are_read_and_written_as_ever(name: str) -> None:
+    data = (GOLDEN / "v4" / f"{name}.cbor").read_bytes()
+    assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V4[name]])
+    assert encode_entry(1_700_000_000_123, [SAMPLES_V4[name]]) == data
+    assert version_needed(SAMPLES_V4[name]) == (1 if name == "enqueue_subject" else 4)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_single_command_round_trips(name: str) -> None:
     assert decode_command(encode_command(SAMPLES[name])) == SAMPLES[name]
