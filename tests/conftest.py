@@ -18,7 +18,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, Phase, settings
 
 from chaos.simulator.command import FRESH_SEEDS, fresh_seed
-from chaos.simulator.plan import ALL_KINDS_FROM
+from chaos.simulator.plan import FRESH_FROM
 from quorate.cli import output
 from quorate.lifetime import tied
 from tests import FIRST_SEED
@@ -89,7 +89,7 @@ def _seed_of_commit() -> int | None:
     """Each commit has seeds of its own; who runs it before CI does sees what CI will see."""
     asked = ["git", "rev-parse", "HEAD"]
     said = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, check=False).stdout
-    return int(said, 16) % FRESH_SEEDS + ALL_KINDS_FROM if said else None
+    return int(said, 16) % FRESH_SEEDS + FRESH_FROM if said else None
 
 
 def pytest_report_header() -> str:

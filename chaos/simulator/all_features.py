@@ -21,7 +21,7 @@ from chaos.simulator.features import (
     RejectPublish,
     Room,
 )
-from chaos.simulator.plan import DRIVEN
+from chaos.simulator.plan import DRIVEN, STREAMS
 
 KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "queue_expiry": QueueExpiry,
@@ -35,7 +35,7 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "policies": Policies,
     "imports": Imports,
     "room": Room,
-    **{name: partial(Driven, workload=name) for name in DRIVEN},
+    **{name: partial(Driven, workload=name) for name in (*DRIVEN, STREAMS)},
 }
 
 

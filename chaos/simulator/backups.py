@@ -188,6 +188,8 @@ def left(cluster: SimCluster) -> str | None:
         for group in machine.groups().values():
             if isinstance(group.machine, QueueMachine):
                 for queue in group.machine.queues():
+                    if group.machine.stream(queue) is not None:
+                        continue  # what it holds stays
                     view = group.machine.queue(queue)
                     if view is not None and (view.messages or view.dead_letter_count):
                         return f"queue {view.name} still holds {view.messages} messages"

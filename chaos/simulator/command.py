@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chaos.simulator.plan import ALL_FEATURES, ALL_KINDS_FROM
+from chaos.simulator.plan import ALL_FEATURES, FRESH_FROM
 from chaos.simulator.run import Result, Status, run_seed
 from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
 
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def fresh_seed() -> int:
     """Nobody ran it before, and it draws every kind of fault and load."""
-    return secrets.randbelow(FRESH_SEEDS) + ALL_KINDS_FROM
+    return secrets.randbelow(FRESH_SEEDS) + FRESH_FROM
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

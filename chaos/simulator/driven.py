@@ -11,9 +11,12 @@ from chaos.history import Op
 from chaos.load import workload as load
 from chaos.load.all import WORKLOADS
 from chaos.load.expiry import DAILY, Expiry
+from chaos.load.streams import Streams
 from chaos.report.series import workload_of
 from chaos.simulator.clients import LOOK_S, Scene
 from chaos.simulator.features import TOLERANCE_MS, Feature, Occasional
+from chaos.simulator.nats_sockets import SimNatsClients
+from chaos.simulator.plan import STREAMS
 from chaos.simulator.sockets import SimDrivers
 
 #: Simulated time costs nothing, and a run is short.
@@ -27,7 +30,11 @@ class LoadProcess(Occasional):
         super().__init__(scene, workload, "")
         drivers = SimDrivers(scene.cluster, self.process)
         self.stage = load.Scene(scene.history, drivers.open, scene.cluster.plan.seed, PACE)
-        self.workload = WORKLOADS[workload](self.stage)
+        if workload == STREAMS:
+            nats = SimNatsClients(scene.cluster, self.process)
+            self.workload: load.Workload = Streams(self.stage, nats.open)
+        else:
+            self.workload = WORKLOADS[workload](self.stage)
         self.done = False
 
     async def run(self) -> None:
@@ -76,6 +83,8 @@ class Driven(Feature):
         mine = [op for op in ops if workload_of(op) == self.name]
         if isinstance(self.workload, Expiry):
             self.workload.tolerance_ms = None if clocks_jumped else TOLERANCE_MS
+        if isinstance(self.workload, Streams):
+            self.workload.true_clocks = not self.scene.cluster.trace.counts["most clocks wrong"]
         checkers = dict(self.workload.checkers)
         if self.scene.cluster.trace.counts["most clocks wrong"]:
             # Nobody can tell that from the truth, so a message that may stay for a day may go.

@@ -92,10 +92,12 @@ class Plan:
 #: Seeds from here on draw every kind of fault and load by their own dice. Those below mean what
 #: they always meant, so that the kept ones show what they were kept for: faults of disks only from
 #: `DISK_SEEDS_FROM`, members that come and go only from `MEMBER_SEEDS_FROM`, and of the features
-#: dead letters and transactions alone.
+#: dead letters and transactions alone. There are no streams below `FRESH_FROM`, where those that
+#: are drawn anew begin.
 ALL_KINDS_FROM = 100_000
 DISK_SEEDS_FROM = 10_000
 MEMBER_SEEDS_FROM = 20_000
+FRESH_FROM = 2_000_000_000
 
 NEMESES = ("mixed", "partitions", "kills", "power", "pauses", "directed", "calm")
 FIRST_FAULT_KINDS = (
@@ -135,13 +137,16 @@ FEATURES_A_RUN_MAX = 4
 #: kept ones draw stays as it is.
 LARGE = "large"
 IMPORTS, ROOM = "imports", "room"
+#: In most runs.
+STREAMS = "streams-nats"
+STREAMS_SHARE = 0.6
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
 DRIVEN = tuple(WORKLOADS)
 #: With one group they would show less.
 OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
 #: Each once: the reports list them.
-ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN)))
+ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN, STREAMS)))
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 
@@ -258,6 +263,8 @@ def _features(seed: int) -> tuple[str, ...]:
     later = [*([LARGE] if large else ()), *LATER.get(seed % 10, ())]
     if seed % 10 in DRIVEN_BY:
         later.append(DRIVEN[seed // 10 % len(DRIVEN)])
+    if seed >= FRESH_FROM and random.Random(f"streams/{seed}").random() < STREAMS_SHARE:
+        later.append(STREAMS)
     return tuple(sorted({*drawn, *later}))
 
 

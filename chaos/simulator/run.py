@@ -282,6 +282,8 @@ class Run:
             if opened := group.machine.transactions():
                 return f"group {group_id}: {len(opened)} transactions wait for other groups"
             for queue in group.machine.queues():
+                if group.machine.stream(queue) is not None:
+                    continue  # what it holds stays
                 view = group.machine.queue(queue)
                 if view is not None and view.dead_letter_count:
                     return f"queue {view.name}: {view.dead_letter_count} dead letters wait"

@@ -16,6 +16,7 @@ from chaos.simulator.amqp_host import AmqpHello, AmqpHost
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.ledger import Ledger, WatchedSettleRetry
 from chaos.simulator.loop import Process
+from chaos.simulator.nats_host import NatsHello, SimNats
 from cluster.cluster_node import ClusterNode
 from node.broker.broker import Broker
 from node.clients.client_session import ClientSession, ClientTransport
@@ -134,11 +135,13 @@ class SimBroker:
         self.transactions = self.parts.transactions
         self._handlers = Handlers(self.parts.broker)
         self._amqp: AmqpServices
+        self._nats: SimNats
 
     def open(self) -> None:
         """The cluster has started."""
         self.parts.start(self._begun)
         self._amqp = self.parts.amqp_services()
+        self._nats = SimNats(self.parts, self._begun)
 
     async def close(self) -> None:
         """As a node that is told to stop, before its cluster node does."""
@@ -159,6 +162,9 @@ class SimBroker:
             return
         if type(hello) is AmqpHello:
             await self._serve_amqp(AmqpHost(channel, hello, self._amqp, self._ledger), inbox)
+            return
+        if type(hello) is NatsHello:
+            await self._nats.serve(channel, inbox)
             return
         peer = ChannelPeer(channel)
         connection = self._greet(channel, peer, hello)
