@@ -388,15 +388,15 @@ def _finish_stored(
     """`reply`: of the stream's machine; None: what is not `refused` has nowhere to go."""
     sequence = 0 if reply is None else reply.first
     answers: Mapping[int, tuple[int, int]] = (reply and reply.answers) or {}
+    places = deque(sorted(answers))
     start = 0
     for item in batch.items:
         count = len(item.bodies)
         own = _within(refused, start, start + count - 1)
-        known = {
-            place - start: answer
-            for place, answer in answers.items()
-            if start <= place < start + count
-        }
+        known: dict[int, tuple[int, int]] = {}
+        while places and places[0] < start + count:
+            place = places.popleft()
+            known[place - start] = answers[place]
         if item.stored is None:
             item.done(own)
         elif reply is None and not own:
