@@ -214,7 +214,7 @@ class MaintenanceLoop:
             if outcome.reply is not None:
                 continuity.establish()
                 self._leaders_changed = True
-            self.wake()
+                self.wake()  # what was not taken waits for the next period
 
         self._forgetting_volatile = True
         cluster.catalog.propose(ForgetVolatile(cluster.catalog_machine.generation), done)
