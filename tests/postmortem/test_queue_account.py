@@ -27,10 +27,10 @@ STEPS = 400
 SEEDS = 14
 #: Seeds of other builds than the right one.
 BUILDS = {
-    19: "sac-without-fencing",
+    20: "sac-without-fencing",
     21: "unflagged-redelivery",
-    31: "sac-without-fencing",
     29: "unflagged-redelivery",
+    35: "sac-without-fencing",
 }
 
 
