@@ -318,6 +318,7 @@ class Node:
                 health=parts.health,
                 quorum=parts.quorum,
                 drain=parts.drain,
+                streams=parts.jetstream.api,
                 backups=parts.backups,
                 local_token=self._local_token,
                 peer_rpc=parts.peer_rpc,

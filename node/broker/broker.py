@@ -210,6 +210,10 @@ class Broker:
         reply_of(outcome)
 
     async def purge(self, info: QueueInfo) -> int:
+        """Refused of a stream: what it may lose is set with it, and looked at by its own purge."""
+        if info.stream is not None:
+            reason = f"{info.name} is a stream, which is not purged as a queue is"
+            raise Refused(codes.WRONG_KIND, reason)
         reply = await self.ask(info.group, Purge(info.queue))
         return reply.count if isinstance(reply, Ok) else 0
 

@@ -30,6 +30,7 @@ from node.operating.quorum import Quorum
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.local_token import LocalToken
+from node.protocols.nats.jetstream.api import Api
 from node.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class ManagementServices:
     health: Health
     quorum: Quorum
     drain: Drain
+    streams: Api
     backups: Backups
     local_token: LocalToken
     peer_rpc: PeerRpc

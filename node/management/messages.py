@@ -189,12 +189,6 @@ def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, trun
     where, properties = marked(*on_wire(meta, info.name), deaths, delivery_count)
     exchange, key = exchange_and_key(where)
     shown = body if truncate < 0 else body[:truncate]
-    text: str | None = None
-    if encoding == "auto":
-        try:
-            text = shown.decode()
-        except UnicodeDecodeError:
-            text = None
     return {
         "payload_bytes": size_bytes,
         "redelivered": redelivered,
@@ -202,9 +196,18 @@ def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, trun
         "routing_key": key,
         "message_count": left,
         "properties": _properties(properties),
-        "payload": base64.b64encode(shown).decode() if text is None else text,
-        "payload_encoding": "base64" if text is None else "string",
+        **encoded(shown, encoding),
     }
+
+
+def encoded(payload: bytes, encoding: str = "auto") -> Json:
+    """As text if it is some and that is wanted."""
+    if encoding == "auto":
+        try:
+            return {"payload": payload.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError:
+            pass
+    return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
 
 
 def _properties(properties: bytes) -> Json:

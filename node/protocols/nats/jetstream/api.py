@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
@@ -33,16 +33,22 @@ from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
 from cluster.types import NodeId
-from node.errors import BrokerError
+from node.errors import BrokerError, Elsewhere
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream import consumer_config, fields, shown, stream_config
-from node.protocols.nats.jetstream.errors import ApiError, invalid_json, invalid_stream, known
+from node.protocols.nats.jetstream.errors import (
+    NO_MESSAGE,
+    ApiError,
+    invalid_json,
+    invalid_stream,
+    known,
+)
 from node.protocols.nats.jetstream.forwarded import Forwarded
 from node.protocols.nats.jetstream.headers import block, status, with_fields
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.machine import header_of, load, stream_of
-from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.pulls import ask_of
 from node.protocols.nats.jetstream.requests import Call, call_of, type_of
 from node.protocols.nats.jetstream.times import ms_of_text, text_of_ms
@@ -239,8 +245,10 @@ class Api:
                 self._leading.gone(queue)
             case ["info", vhost, name]:
                 return self._own_info(vhost, name)
-            case ["list", vhost]:
-                return self._own_infos(vhost)
+            case ["list", vhost, *names]:
+                return self._own_infos(vhost, *names)
+            case ["call", vhost, *words, body]:
+                return self._called(vhost, Call(*words), body)
             case ["usage", vhost]:
                 return self._own_usage(vhost)
             case _:
@@ -260,6 +268,58 @@ class Api:
             self._leading.flow(info, consumer, subject)
         elif leader is not None:
             self._peer_rpc.notify(leader, KIND, "flow", vhost, name, consumer, subject)
+
+    # --- for those who do not ask by NATS ---------------------------------------------------------
+
+    async def request(self, vhost: str, call: Call, given: Mapping[str, Any]) -> Json:
+        """What is answered, without its type. ApiError: refused. BrokerError: it may be done."""
+        body = json_of(given)
+        if call.verb in _OF_CATALOG:
+            return await self._here[call.verb](Asked(vhost, call, Inbox(vhost, b""), body))
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while loop.time() < until_s:
+            info = await self._find(vhost, call.stream)
+            leader = self._cluster.leader_of(info.group)
+            if leader is not None:
+                try:
+                    found = await self._peer_rpc.request(leader, KIND, "call", vhost, *call, body)
+                except Elsewhere:  # surely not done
+                    found = None
+                if found is not None:
+                    if "error" in found:
+                        raise ApiError(*found["error"])
+                    return found["answer"]
+            await asyncio.sleep(AGAIN_S)
+        raise known(10008)
+
+    async def _called(self, vhost: str, call: Call, body: bytes) -> Json | None:
+        """As `request` gets it from the leader. None: this node does not lead it."""
+        info, group = self._stream(vhost, call.stream), None
+        if info is not None and self._cluster.leader_of(info.group) == self._cluster.node:
+            group = self._cluster.group(info.group)
+        if info is None or group is None or not group.ready:
+            return None
+        stream = stream_of(group, info.queue)
+        if stream is None:
+            return None
+        served = Served(vhost, call, Inbox(vhost, b""), body, info, group, stream)
+        try:
+            found: Any = self._led[call.verb](served)
+            return {"answer": await found if inspect.isawaitable(found) else found}
+        except ApiError as error:
+            return {"error": [error.code, error.number, error.text]}
+
+    async def infos(self, streams: Iterable[QueueInfo]) -> dict[tuple[str, str], Json]:
+        """By virtual host and name: those of which a leader answers."""
+        names: dict[str, list[str]] = {}
+        for info in streams:
+            names.setdefault(info.vhost, []).append(info.name)
+        found: dict[tuple[str, str], Json] = {}
+        for vhost, some in names.items():
+            for answer in (await self._peer_rpc.request_all(KIND, "list", vhost, some)).values():
+                found |= {(vhost, name): shown_ for name, shown_ in answer.items()}
+        return found
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -363,21 +423,18 @@ class Api:
     async def _stream_list(self, asked: Asked) -> Json:
         streams, offset = self._wanted_streams(asked)
         page = streams[offset : offset + INFOS_MAX]
-        known_infos: dict[str, Json] = {}
-        if page:
-            for answer in (await self._peer_rpc.request_all(KIND, "list", asked.vhost)).values():
-                known_infos |= answer
+        infos = {name: each for (_, name), each in (await self.infos(page)).items()}
         found = _page(len(streams), offset, INFOS_MAX)
-        found["streams"] = [known_infos[each.name] for each in page if each.name in known_infos]
-        missing = [each.name for each in page if each.name not in known_infos]
+        found["streams"] = [infos[each.name] for each in page if each.name in infos]
+        missing = [each.name for each in page if each.name not in infos]
         return found | ({"missing": missing} if missing else {})
 
-    def _own_infos(self, vhost: str) -> dict[str, Json]:
-        return {
-            info.name: found
-            for info in self._cluster.catalog_machine.streams(vhost)
-            if (found := self._own_info(vhost, info.name)) is not None
-        }
+    def _own_infos(self, vhost: str, names: Iterable[str] | None = None) -> dict[str, Json]:
+        """`names` None: of all."""
+        if names is None:
+            names = [info.name for info in self._cluster.catalog_machine.streams(vhost)]
+        infos = {name: self._own_info(vhost, name) for name in names}
+        return {name: info for name, info in infos.items() if info is not None}
 
     def _own_info(self, vhost: str, name: str) -> Json | None:
         """None: this node does not lead it."""
@@ -533,7 +590,7 @@ class Api:
         if config.get("deny_delete"):
             raise ApiError(500, 10057, "message delete not permitted")
         if served.stream.find(seq) is None:
-            raise ApiError(500, 10057, "no message found")
+            raise ApiError(500, 10057, NO_MESSAGE)
         await self._do(served, DeleteMessage(served.info.queue, seq))
         return {"success": True}
 

@@ -71,6 +71,31 @@ _EDITABLE: Final = frozenset(
         "rate_limit_bps",
     }
 )
+#: All that a client may say of a consumer.
+FIELDS: Final = (_EDITABLE - set(_OWN)) | {
+    "name",
+    "durable_name",
+    "deliver_policy",
+    "opt_start_seq",
+    "opt_start_time",
+    "ack_policy",
+    "replay_policy",
+    "flow_control",
+    "idle_heartbeat",
+    "deliver_group",
+    "priority_groups",
+    "priority_policy",
+    "priority_timeout",
+}
+#: Of these, lengths of time.
+SPANS: Final = (
+    "ack_wait",
+    "backoff",
+    "max_expires",
+    "inactive_threshold",
+    "idle_heartbeat",
+    "priority_timeout",
+)
 _SAMPLES: Final = re.compile(r"(\d{1,3})%?")
 
 

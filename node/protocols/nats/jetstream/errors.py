@@ -96,6 +96,9 @@ _KNOWN: Final = {
     10193: (400, "missing sequence for expected last sequence per subject"),
 }
 
+#: Of a message that is to be deleted: its number is that of any other reason, too.
+NO_MESSAGE: Final = "no message found"
+
 
 def known(number: int) -> ApiError:
     """By its number alone; of one that nobody described: a bad request."""

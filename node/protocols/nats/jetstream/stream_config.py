@@ -63,6 +63,29 @@ _MISSING: Final = (
     "allow_msg_schedules",
     "allow_batched",
 )
+#: All that a client may say of a stream; who wrote the protocol passes over the rest.
+FIELDS: Final = frozenset(
+    {
+        "name",
+        "description",
+        "metadata",
+        "subjects",
+        "num_replicas",
+        "max_age",
+        "duplicate_window",
+        "subject_delete_marker_ttl",
+        "first_seq",
+        "placement",
+        "consumer_limits",
+        "persist_mode",
+        *_LIMITS,
+        *_CHOICES,
+        *_FLAGS,
+        *_MISSING,
+    }
+)
+#: Of these, lengths of time.
+SPANS: Final = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
 
 
 def check_name(name: str) -> None:
