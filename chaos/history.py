@@ -54,6 +54,10 @@ class Op:
     invoke: int | None = None  # index of the invocation that this ends
 
 
+#: What puts messages into queues or streams, and what is seen of one that comes out, by `f`.
+PUBLISHING = ("publish", "transaction", "put")
+HANDING = ("deliver", "handed")
+
 #: Wall and monotonic time, in nanoseconds.
 Clock = Callable[[], tuple[int, int]]
 

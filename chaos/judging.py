@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.checker import Verdict, check_all, convergence, liveness, log_safety, low_disk
 from chaos.checker.verdict import judge
-from chaos.history import Op
+from chaos.history import HANDING, PUBLISHING, Op
 from chaos.load.workload import Workload
 from chaos.report.outcome import CLUSTER
 from chaos.report.series import workload_of
@@ -56,8 +56,8 @@ def load(parts: Mapping[str, Sequence[Op]], workloads: Sequence[str]) -> Verdict
     idle: list[str] = []
     for name in workloads:
         ops = parts.get(name, ())
-        confirmed = sum(1 for op in ops if op.type == "ok" and op.f in ("publish", "transaction"))
-        delivered = sum(1 for op in ops if op.f == "deliver")
+        confirmed = sum(1 for op in ops if op.type == "ok" and op.f in PUBLISHING)
+        delivered = sum(1 for op in ops if op.f in HANDING)
         if not confirmed * delivered:
             idle.append(f"{name}: {confirmed} confirms, {delivered} deliveries")
     return judge("load", {}, undecided={"idle": idle}, reported={"workloads": len(workloads)})

@@ -156,7 +156,8 @@ class Run:
     async def _under_load(self, cluster: LiveCluster, recorder: Recorder, watch: Watch) -> None:
         plan, found = self.plan, self._found
         addresses = [cluster.address(node) for node in cluster.nodes]
-        scene = Scene(recorder, Drivers(addresses, plan.seed).open, plan.seed)
+        drivers = Drivers(addresses, plan.seed)
+        scene = Scene(recorder, drivers.open, plan.seed, open_nats=drivers.open_nats)
         nemesis = Nemesis(
             cluster,
             watch,

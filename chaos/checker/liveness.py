@@ -1,6 +1,6 @@
 """After the faults the cluster serves again, soon; and how long each fault was felt.
 
-A confirm is the sign of life: a publish or a transaction that ended ok.
+A confirm is the sign of life: something published that ended ok.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from chaos.checker.verdict import Checker, Verdict, judge
-from chaos.history import Op
+from chaos.history import PUBLISHING, Op
 
 #: How long after the heal every workload may have to wait for its first confirm.
 BOUND_S = 30.0
-_LOAD = ("publish", "transaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def _loads(ops: Sequence[Op]) -> dict[str, _Load]:
     """By the beginning of the names of its clients."""
     loads: dict[str, _Load] = {}
     for op in ops:
-        if op.f in _LOAD:
+        if op.f in PUBLISHING:
             load = loads.setdefault(op.process.partition("/")[0], _Load())
             if op.type == "invoke":
                 load.invokes.append(op.monotonic_ns)
@@ -136,7 +135,7 @@ def _loads(ops: Sequence[Op]) -> dict[str, _Load]:
 
 
 def _confirms(ops: Sequence[Op]) -> list[int]:
-    return [op.monotonic_ns for op in ops if op.f in _LOAD and op.type == "ok"]
+    return [op.monotonic_ns for op in ops if op.f in PUBLISHING and op.type == "ok"]
 
 
 def _spread(what: str, times_ms: Sequence[int | None]) -> dict[str, int]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chaos.checker.verdict import Verdict, judge
-from chaos.history import Op
+from chaos.history import PUBLISHING, Op
 
-_ENDS = ("settle", "discard")
+_ENDS = ("settle", "discard", "ack")
 #: Of so many settles within one alarm, by clients that are ever told of one, one must be confirmed.
 SETTLES_MIN = 5
 
@@ -72,4 +72,4 @@ def low_disk(ops: Sequence[Op]) -> Verdict:
 
 
 def _puts(op: Op) -> bool:
-    return op.f == "publish" or (op.f == "transaction" and bool(op.value["publishes"]))
+    return op.f in PUBLISHING and (op.f != "transaction" or bool(op.value["publishes"]))

@@ -111,7 +111,7 @@ class LiveCluster:
         """As user guest, in vhost /."""
         place = self._machines[node].place
         amqp_url = f"amqp://guest:guest@{place.host}:{place.ports.amqp}/%2F"
-        return Address(node, self.url(node), amqp_url)
+        return Address(node, self.url(node), amqp_url, f"{place.host}:{place.ports.nats}")
 
     def data_folder(self, node: NodeId) -> Path:
         return self._machines[node].data
@@ -389,6 +389,7 @@ class LiveCluster:
             "data_dir": str(machine.data),
             "http": f"{place.host}:{place.ports.http}",
             "amqp": f"{place.host}:{place.ports.amqp}",
+            "nats": f"{place.host}:{place.ports.nats}",
             "peer": address(node, node),
             "peers": [f"{member}={address(node, member)}" for member in members],
             "secret_file": str(self.folder / "secret"),

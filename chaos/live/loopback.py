@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from chaos.faults import Grudge, Weather
 from chaos.live.seams import Place, Ports
@@ -13,7 +14,7 @@ UNCUT = "nodes share loopback, where nothing can be cut"
 
 
 def free_place() -> Place:
-    return Place(HOST, Ports(http=free_port(), peer=free_port(), amqp=free_port()))
+    return Place(HOST, Ports(*(free_port() for _ in fields(Ports))))
 
 
 class PlainNetwork:

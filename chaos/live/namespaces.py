@@ -28,7 +28,7 @@ from chaos.live.packets import QUEUE, Request
 from chaos.live.seams import Place, Ports
 from cluster.types import NodeId
 
-PORTS = Ports(http=8080, peer=7070, amqp=5672)
+PORTS = Ports(http=8080, peer=7070, amqp=5672, nats=4222)
 NODES_MAX = 120
 COMMAND_S_MAX = 20.0
 #: How long the helper may take to load and to answer.

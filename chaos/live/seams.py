@@ -22,6 +22,7 @@ class Ports:
     http: int
     peer: int
     amqp: int
+    nats: int
 
 
 @dataclass(frozen=True, slots=True)

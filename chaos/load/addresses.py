@@ -15,10 +15,11 @@ class Address:
     node: str
     url: str  # http://host:port
     amqp_url: str  # amqp://user:password@host:port/%2F
+    nats: str = ""  # host:port; empty: it does not listen for NATS
 
     @property
     def credentials(self) -> tuple[str, str]:
-        """User and password, of both protocols."""
+        """User and password, of all protocols."""
         parts = urlsplit(self.amqp_url)
         return parts.username or "", parts.password or ""
 

@@ -1,4 +1,4 @@
-"""All workloads by name: w1-native, w1-amqp and so on."""
+"""All workloads by name: w1-native, w1-amqp and so on, and streams-nats."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.publisher_order import PublisherOrder
 from chaos.load.single_active import SingleActive
+from chaos.load.streams import NAME as STREAMS
+from chaos.load.streams import Streams
 from chaos.load.transactions import Transactions
 from chaos.load.workload import Scene, Workload
 
@@ -40,7 +42,7 @@ def _all() -> dict[str, Callable[[Scene], Workload]]:
     for protocol in PROTOCOLS:
         found |= {f"{name}-{protocol}": _bound(make, protocol) for name, make in _BOTH.items()}
     found |= {f"{name}-{only}": _bound(make, only) for name, (make, only) in _ONE.items()}
-    return dict(sorted(found.items()))
+    return {**dict(sorted(found.items())), STREAMS: Streams}
 
 
 def _bound(make: Maker, protocol: Protocols) -> Callable[[Scene], Workload]:
@@ -57,4 +59,5 @@ def make_workloads(names: Sequence[str], scene: Scene, *, true_clocks: bool) -> 
         for protocol in PROTOCOLS:
             late = partial(Expiry, tolerance_ms=None)
             timed[f"w6-{protocol}"] = _bound(late, protocol)
+        timed[STREAMS] = partial(Streams, true_clocks=False)
     return [{**WORKLOADS, **timed}[name](scene) for name in names]

@@ -10,6 +10,7 @@ from chaos.load.addresses import Address
 from chaos.load.amqp_driver import AmqpDriver
 from chaos.load.driver import Driver, Protocols
 from chaos.load.native_driver import NativeDriver
+from chaos.load.nats_py_client import NatsPyClient
 
 
 class Drivers:
@@ -26,3 +27,7 @@ class Drivers:
         if protocol == "native":
             return NativeDriver(name, self._addresses, dice)
         return AmqpDriver(name, self._addresses, dice, self._serials)
+
+    def open_nats(self, name: str) -> NatsPyClient:
+        """For `Scene.open_nats`."""
+        return NatsPyClient(name, self._addresses)

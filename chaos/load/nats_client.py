@@ -1,5 +1,5 @@
-"""A small NATS client, for both worlds: it knows nothing of sockets, and never mistakes silence for
-a no.
+"""What the workload of streams asks of a NATS client, and a small one for the simulated world: it
+knows nothing of sockets. Neither mistakes silence for a no.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -41,18 +41,46 @@ Dial = Callable[[], Awaitable[Wire | None]]
 class Message(NamedTuple):
     subject: str
     reply: str
-    header: bytes
+    status: int  # 0: it is none
     body: bytes
-
-    @property
-    def status(self) -> int:
-        """0: it is none."""
-        found = _STATUS.match(self.header)
-        return 0 if found is None else int(found[1])
 
     @property
     def json(self) -> dict[str, Any]:
         return json.loads(self.body)
+
+
+Header = Mapping[str, str]
+
+
+class StreamClient(Protocol):
+    """One client: it comes back, at any node, whenever its connection is lost."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def node(self) -> str | None:
+        """To which it is connected."""
+        ...
+
+    async def tell(self, subject: str, body: bytes) -> None:
+        """At most once."""
+        ...
+
+    async def request(
+        self, subject: str, body: bytes, header: Header | None = None
+    ) -> Message | None:
+        """None: nobody knows whether it was heard, or will be."""
+        ...
+
+    def pull(
+        self, stream: str, consumer: str, batch: int, expires_s: float
+    ) -> AsyncGenerator[Message]:
+        """What one request for more brings, until it is over: nothing of an earlier one."""
+        ...
+
+    def drop(self) -> None:
+        """Its connection ends without a word, and it comes back as a new program."""
+        ...
 
 
 class Reader:
@@ -91,12 +119,14 @@ class Reader:
         sizes = 2 if words[0] == b"HMSG" else 1
         header_bytes = int(words[-2]) if sizes == 2 else 0
         reply = words[3] if len(words) == 4 + sizes else b""
-        header, body = payload[:header_bytes], payload[header_bytes:]
-        self._on_message(words[2], Message(words[1].decode(), reply.decode(), header, body))
+        found = _STATUS.match(payload[:header_bytes])
+        status = 0 if found is None else int(found[1])
+        body = payload[header_bytes:]
+        self._on_message(words[2], Message(words[1].decode(), reply.decode(), status, body))
 
 
 class NatsClient:
-    """One client: it comes back, at any node, whenever its connection is lost."""
+    """Implements `StreamClient`."""
 
     def __init__(self, name: str, dial: Dial, dice: random.Random) -> None:
         self.name = name
@@ -173,7 +203,6 @@ class NatsClient:
             inbox.put_nowait(None)
 
     def drop(self) -> None:
-        """Without a word."""
         wire = self._wire
         if wire is not None:
             self._lose()
@@ -207,20 +236,18 @@ class NatsClient:
         inbox = self._inboxes[subject] = asyncio.Queue()
         return subject, inbox
 
-    def tell(self, subject: str, body: bytes = b"") -> None:
-        """At most once."""
+    async def tell(self, subject: str, body: bytes) -> None:
         if self._wire is not None:
-            self._wire.write(_publish(subject, "", body, b""))
+            self._wire.write(_publish(subject, "", body))
 
     async def request(
-        self, subject: str, body: bytes = b"", header: bytes = b"", within_s: float = ANSWER_S_MAX
+        self, subject: str, body: bytes, header: Header | None = None
     ) -> Message | None:
-        """None: nobody knows whether it was heard."""
         wire = await self.connected()
         reply, inbox = self._open()
         try:
             wire.write(_publish(subject, reply, body, header))
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(ANSWER_S_MAX):
                 return await inbox.get()
         except TimeoutError:
             await self._look(wire)
@@ -228,16 +255,9 @@ class NatsClient:
         finally:
             del self._inboxes[reply]
 
-    async def ask(self, verb: str, body: Any = None) -> dict[str, Any] | None:
-        """Of JetStream's API. None: unknown, or nobody can say it now."""
-        data = b"" if body is None else json.dumps(body).encode()
-        answer = await self.request(f"$JS.API.{verb}", data)
-        return None if answer is None or answer.status else answer.json
-
     async def pull(
         self, stream: str, consumer: str, batch: int, expires_s: float
     ) -> AsyncGenerator[Message]:
-        """What one request for more brings, until it is over."""
         wire = await self.connected()
         self._serial += 1
         sid = str(self._serial + 1)
@@ -247,7 +267,7 @@ class NatsClient:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         try:
             subscribe = f"SUB {reply} {sid}\r\n".encode()
-            wire.write(subscribe + _publish(subject, reply, json.dumps(asked).encode(), b""))
+            wire.write(subscribe + _publish(subject, reply, json.dumps(asked).encode()))
             while batch > 0:
                 async with asyncio.timeout(expires_s + PONG_S_MAX):
                     message = await inbox.get()
@@ -264,19 +284,11 @@ class NatsClient:
                 wire.write(f"UNSUB {sid}\r\n".encode())
 
 
-def _publish(subject: str, reply: str, body: bytes, header: bytes) -> bytes:
+def _publish(subject: str, reply: str, body: bytes, header: Header | None = None) -> bytes:
     where = f"{subject} {reply}" if reply else subject
     if header:
-        sizes = f"{len(header)} {len(header) + len(body)}"
-        return f"HPUB {where} {sizes}\r\n".encode() + header + body + CRLF
+        lines = "".join(f"{name}: {value}\r\n" for name, value in header.items())
+        block = f"NATS/1.0\r\n{lines}\r\n".encode()
+        sizes = f"{len(block)} {len(block) + len(body)}"
+        return f"HPUB {where} {sizes}\r\n".encode() + block + body + CRLF
     return f"PUB {where} {len(body)}\r\n".encode() + body + CRLF
-
-
-def header_of(**fields: object) -> bytes:
-    """A block; `_` in a name stands for a hyphen, and what is None is left out."""
-    lines = [
-        f"{name.replace('_', '-')}: {value}\r\n"
-        for name, value in fields.items()
-        if value is not None
-    ]
-    return ("NATS/1.0\r\n" + "".join(lines) + "\r\n").encode() if lines else b""

@@ -20,8 +20,10 @@ Ops of its history, by `f`, and what their `value` holds (a message is named by 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -30,7 +32,7 @@ from chaos.checker.streams import stream_acks, stream_contents, stream_deliverie
 from chaos.checker.verdict import Checker
 from chaos.history import Op
 from chaos.load.client import wait
-from chaos.load.nats_client import Message, NatsClient, header_of
+from chaos.load.nats_client import Message, StreamClient
 from chaos.load.workload import Scene
 
 NAME: Final = "streams-nats"
@@ -79,7 +81,7 @@ KEYS: Final = ("x", "y")
 class _Process:
     """A client, and its part of the history."""
 
-    client: NatsClient
+    client: StreamClient
     dice: random.Random
     published: int = 0
 
@@ -97,14 +99,13 @@ class Streams:
 
     name = NAME
 
-    def __init__(self, scene: Scene, open_client: Callable[[str], NatsClient]) -> None:
+    def __init__(self, scene: Scene, *, true_clocks: bool = True) -> None:
         #: False: nobody can tell for how long ids are remembered.
-        self.true_clocks = True
+        self.true_clocks = true_clocks
         self._scene = scene
         self._recorder = scene.recorder
         self._ending = scene.ending
         self._drained = asyncio.Event()
-        self._open_client = open_client
         self._made = False
         self._admin = self._process("admin")
         self._publishers = [
@@ -121,7 +122,8 @@ class Streams:
 
     def _process(self, name: str) -> _Process:
         name = f"{NAME}/{name}"
-        return _Process(self._open_client(name), self._scene.dice(name))
+        assert self._scene.open_nats is not None, "nodes without NATS"
+        return _Process(self._scene.open_nats(name), self._scene.dice(name))
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -211,7 +213,7 @@ class Streams:
         """Until it is done, or refused when all is well."""
         while True:
             ending = self._ending.is_set()
-            answer = await self._admin.client.ask(verb, body)
+            answer = await _ask(self._admin, verb, body)
             if answer is not None and "error" not in answer:
                 return True
             if ending and answer is not None and answer["error"]["err_code"] != UNAVAILABLE:
@@ -257,10 +259,11 @@ class Streams:
         value = {"stream": stream, "subject": subject, "body": body, "id": with_id}
         value |= {"expected": expected, "again": again}
         invoked = self._recorder.invoke(process.name, "put", value)
-        header = header_of(
-            Nats_Msg_Id=body if with_id else None,
-            Nats_Expected_Last_Subject_Sequence=expected,
-        )
+        header: dict[str, str] = {}
+        if with_id:
+            header["Nats-Msg-Id"] = body
+        if expected is not None:
+            header["Nats-Expected-Last-Subject-Sequence"] = str(expected)
         padding = "+" * process.dice.choice((0, 0, 10, 300))
         payload = f"{body}|{padding}".encode()
         while True:
@@ -304,10 +307,11 @@ class Streams:
     async def _read(self, process: _Process, subject: str) -> Op:
         value = {"stream": REGISTERS, "subject": subject}
         invoked = self._recorder.invoke(process.name, "read", value)
-        answer = await process.client.ask(f"STREAM.MSG.GET.{REGISTERS}", {"last_by_subj": subject})
+        answer = await _ask(process, f"STREAM.MSG.GET.{REGISTERS}", {"last_by_subj": subject})
         node = process.client.node
         if answer is not None and "error" not in answer:
-            more = {"sequence": answer["message"]["seq"]}
+            found = answer["message"]
+            more = {"sequence": found["seq"], "body": _name(base64.b64decode(found["data"]))}
             return self._recorder.end(invoked, "ok", more, node=node)
         if answer is not None and answer["error"]["err_code"] == NO_MESSAGE:
             return self._recorder.end(invoked, "ok", {"sequence": 0}, node=node)
@@ -382,7 +386,7 @@ class Streams:
         said |= {"word": word, "all": value["consumer"] == "up-to"}
         invoked = self._recorder.invoke(process.name, "ack", said)
         if not double:
-            process.client.tell(message.reply, word.encode() + rest)
+            await process.client.tell(message.reply, word.encode() + rest)
             self._recorder.end(invoked, "unknown")
             return
         answer = await process.client.request(message.reply, word.encode() + rest)
@@ -392,7 +396,7 @@ class Streams:
     # --- the end ----------------------------------------------------------------------------------
 
     async def _is_drained(self, made: Made) -> bool:
-        info = await self._admin.client.ask(f"CONSUMER.INFO.{made.stream}.{made.name}")
+        info = await _ask(self._admin, f"CONSUMER.INFO.{made.stream}.{made.name}")
         if info is None or "error" in info:
             return False
         return not info["num_pending"] and not info["num_ack_pending"]
@@ -400,7 +404,7 @@ class Streams:
     async def _read_all(self, stream: str, reader: str) -> bool:
         """By a consumer of its own. False: something of it was lost on its way."""
         client = self._admin.client
-        info = await client.ask(f"STREAM.INFO.{stream}")
+        info = await _ask(self._admin, f"STREAM.INFO.{stream}")
         if info is None or "error" in info:
             return False
         state = info["state"]
@@ -429,6 +433,13 @@ class Streams:
         }
         self._recorder.saw(self._admin.name, "content", value)
         return True
+
+
+async def _ask(process: _Process, verb: str, body: Any = None) -> dict[str, Any] | None:
+    """Of JetStream's API. None: unknown, or nobody can say it now."""
+    data = b"" if body is None else json.dumps(body).encode()
+    answer = await process.client.request(f"$JS.API.{verb}", data)
+    return None if answer is None or answer.status else answer.json
 
 
 def _name(body: bytes) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from chaos.checker.verdict import Checker, Verdict
 from chaos.history import History, Op, OpType
 from chaos.load.driver import Answer, Driver, Protocols
+from chaos.load.nats_client import StreamClient
 
 
 @dataclass(eq=False)
@@ -28,6 +29,8 @@ class Scene:
     pace: float = 1.0
     #: Set when the load ends: publishers stop, consumers go on until their queues are drained.
     ending: asyncio.Event = field(default_factory=asyncio.Event)
+    #: A new NATS client of this name; None: the nodes do not listen for any.
+    open_nats: Callable[[str], StreamClient] | None = None
 
     def dice(self, name: str) -> random.Random:
         """Of one client, whatever the others do."""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 GRID = {"color": "#dddddd", "linewidth": 0.6}
-PROTOCOL_COLOURS = {"native": "#0072B2", "amqp": "#D55E00"}
+PROTOCOL_COLOURS = {"native": "#0072B2", "amqp": "#D55E00", "nats": "#009E73"}
 OTHER_COLOUR = "#555555"
 
 _STYLE: Any = {"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.checker.verdict import Verdict, merge
-from chaos.history import Op
+from chaos.history import HANDING, Op
 from chaos.nemesis.mixes import title_of
-from chaos.report.series import clients, gaps_of, published_by
+from chaos.report.series import clients, delivered_by, gaps_of, published_by
 
 
 class Status(IntEnum):
@@ -116,8 +116,8 @@ def totals_of(ops: Sequence[Op], verdicts: Mapping[str, Sequence[Verdict]]) -> T
     for op in clients(ops):
         if op.type == "invoke":
             operations += 1
-        elif op.f == "deliver":
-            delivered += len(op.value.get("messages") or ())
+        elif op.f in HANDING:
+            delivered += delivered_by(op)
         elif op.type == "ok":
             confirmed += published_by(op)
         elif op.type == "unknown":

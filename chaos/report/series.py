@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from chaos.history import Op
+from chaos.history import HANDING, PUBLISHING, Op
 
 #: Width of the windows in which latencies are summed up, and rates counted.
 WINDOW_S = 0.25
@@ -92,8 +92,17 @@ def published_by(op: Op) -> int:
             return int(op.value.get("count", 1)) - kept_out
         case "transaction":
             return len(op.value.get("publishes") or ())
+        case "put":
+            return int(not op.value.get("duplicate"))
         case _:
             return 0
+
+
+def delivered_by(op: Op) -> int:
+    """Messages that were handed to a client."""
+    if op.f not in HANDING:
+        return 0
+    return len(op.value.get("messages") or ()) if op.f == "deliver" else 1
 
 
 def clients(ops: Sequence[Op]) -> Iterator[Op]:
@@ -117,8 +126,8 @@ def series_of(ops: Sequence[Op]) -> Series:
     load_end_s = 0.0
     for op in clients(ops):
         name, window = workload_of(op), int(at_s(op) / WINDOW_S)
-        if op.f == "deliver" and op.type == "ok":
-            delivered[name][window] += len(op.value.get("messages") or ())
+        if op.f in HANDING:
+            delivered[name][window] += delivered_by(op)
             continue
         count = published_by(op)
         if not count:
@@ -183,7 +192,7 @@ def gaps_of(ops: Sequence[Op]) -> dict[str, list[Span]]:
     zero_ns = ops[0].monotonic_ns if ops else 0
     waiting: defaultdict[str, _Waiting] = defaultdict(_Waiting)
     for op in clients(ops):
-        if op.f not in ("publish", "transaction"):
+        if op.f not in PUBLISHING:
             continue
         mine, now_s = waiting[workload_of(op)], (op.monotonic_ns - zero_ns) / 1e9
         mine.last_s = now_s

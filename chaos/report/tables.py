@@ -19,9 +19,21 @@ LOST = (
     "half done",
     "settled without publishing",
     "gone, settled by nobody",
+    "never handed",
 )
-UNEXPECTED = ("unexpected", "refused, yet delivered")
-UNFLAGGED = ("duplicated without the flag", "stored twice", "moved twice")
+UNEXPECTED = (
+    "unexpected",
+    "refused, yet delivered",
+    "refused, yet stored",
+    "nobody put it there",
+    "out of thin air",
+)
+UNFLAGGED = (
+    "duplicated without the flag",
+    "stored twice",
+    "moved twice",
+    "handed after it was acknowledged",
+)
 TOKENS = ("token shared", "old token settled", "old token stored")
 
 #: Of a file or a pipe, which has none: what is written there is read later, on a screen.

@@ -190,8 +190,14 @@ def _draw_rates(
 
 
 def _workload_colours(workloads: Sequence[str]) -> dict[str, Any]:
-    """Cool colours for the native protocol, warm ones for AMQP: the protocol is seen first."""
-    maps = {"native": ("winter", 0.0, 0.9), "amqp": ("autumn", 0.05, 0.85)}
+    """Cool colours for the native protocol, warm ones for AMQP, violet for NATS: the protocol is
+    seen first.
+    """
+    maps = {
+        "native": ("winter", 0.0, 0.9),
+        "amqp": ("autumn", 0.05, 0.85),
+        "nats": ("Purples", 0.7, 0.9),
+    }
     colours: dict[str, Any] = {}
     for protocol in dict.fromkeys(protocol_of(name) for name in workloads):
         mine = [name for name in workloads if protocol_of(name) == protocol]

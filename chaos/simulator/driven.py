@@ -16,7 +16,6 @@ from chaos.report.series import workload_of
 from chaos.simulator.clients import LOOK_S, Scene
 from chaos.simulator.features import TOLERANCE_MS, Feature, Occasional
 from chaos.simulator.nats_sockets import SimNatsClients
-from chaos.simulator.plan import STREAMS
 from chaos.simulator.sockets import SimDrivers
 
 #: Simulated time costs nothing, and a run is short.
@@ -29,12 +28,11 @@ class LoadProcess(Occasional):
     def __init__(self, scene: Scene, workload: str) -> None:
         super().__init__(scene, workload, "")
         drivers = SimDrivers(scene.cluster, self.process)
-        self.stage = load.Scene(scene.history, drivers.open, scene.cluster.plan.seed, PACE)
-        if workload == STREAMS:
-            nats = SimNatsClients(scene.cluster, self.process)
-            self.workload: load.Workload = Streams(self.stage, nats.open)
-        else:
-            self.workload = WORKLOADS[workload](self.stage)
+        nats = SimNatsClients(scene.cluster, self.process)
+        self.stage = load.Scene(
+            scene.history, drivers.open, scene.cluster.plan.seed, PACE, open_nats=nats.open
+        )
+        self.workload = WORKLOADS[workload](self.stage)
         self.done = False
 
     async def run(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from chaos.load.all import WORKLOADS
 from chaos.load.driver import PROTOCOLS
+from chaos.load.streams import NAME as STREAMS
 from cluster.types import NodeId
 
 
@@ -137,12 +138,11 @@ FEATURES_A_RUN_MAX = 4
 #: kept ones draw stays as it is.
 LARGE = "large"
 IMPORTS, ROOM = "imports", "room"
-#: In most runs.
-STREAMS = "streams-nats"
+#: Of streams, of which there are some in most runs.
 STREAMS_SHARE = 0.6
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
-DRIVEN = tuple(WORKLOADS)
+DRIVEN = tuple(name for name in WORKLOADS if name != STREAMS)
 #: With one group they would show less.
 OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
 #: Each once: the reports list them.
