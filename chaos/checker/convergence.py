@@ -1,4 +1,6 @@
-"""When all is drained, every replica of a group is at the same place and holds nothing any more."""
+"""When all is drained, every replica of a group is at the same place and holds nothing any more but
+what its streams keep.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +75,8 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
 def _holdings(copies: Mapping[NodeId, Status]) -> Iterator[str]:
     for node, copy in sorted(copies.items()):
         machine: Status = copy.get("machine") or {}
-        found = [f"{machine[what]} {what}" for what in _HELD if machine.get(what)]
+        left = {what: machine.get(what, 0) for what in _HELD}
+        left["ready"] -= machine.get("retained", 0)
+        found = [f"{count} {what}" for what, count in left.items() if count]
         if found:
             yield f"{node}: {', '.join(found)}"

@@ -13,6 +13,7 @@ from itertools import starmap
 from typing import Any, get_args
 
 from cluster.machine import snapshot
+from cluster.machine.arguments import STREAM
 from cluster.machine.commands import (
     Acknowledge,
     Barrier,
@@ -354,6 +355,8 @@ class QueueMachine:
             "now_ms": self.now_ms,
             "queues": len(views),
             "ready": sum(view.ready_count for view in views),
+            # Of these, by streams, which keep them.
+            "retained": sum(view.ready_count for view in views if view.config.type == STREAM),
             "unsettled": sum(view.unsettled_count for view in views),
             "delayed": sum(view.delayed_count for view in views),
             "dead_letters": sum(view.dead_letter_count for view in views),

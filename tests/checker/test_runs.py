@@ -110,6 +110,14 @@ def test_replicas_at_one_place_have_converged() -> None:
     assert _judge(_group(), _group()).valid is True
 
 
+def test_what_streams_keep_may_be_there_and_nothing_else() -> None:
+    kept = _group(machine={"ready": 5, "retained": 5})
+    assert _judge(kept, kept).valid is True
+
+    more = _group(machine={"ready": 6, "retained": 5})
+    assert _judge(more, kept).counts["not empty"] == 1
+
+
 @pytest.mark.parametrize(
     ("other", "what"),
     [
