@@ -17,6 +17,7 @@ HOMES = {
     "cryptography": ("cluster.raft", "node"),
     "google_crc32c": ("cluster.log",),
     "matplotlib": ("chaos.report",),
+    "nats": ("chaos.load.nats_py_client",),
     "netfilterqueue": ("chaos.live.packets",),
     "numpy": ("chaos.postmortem",),
     "pamqp": ("node.protocols.amqp", "chaos.simulator"),
