@@ -206,6 +206,10 @@ rewrite: $(READY) ## Rewrite the expected outputs of the test scripts; read the 
 clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only pika,go"
 	@$(BIN)/python -m tests.acceptance.clients $(ARGS)
 
+.PHONY: clients-nats
+clients-nats: $(READY) ## Real clients of NATS against three nodes, also while a leader is killed: ARGS="--only nats-py,go"
+	@$(BIN)/python -m tests.acceptance.clients --nats $(ARGS)
+
 .PHONY: prometheus
 prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--rabbitmq FOLDER"
 	@$(BIN)/python -m tests.acceptance.ops.prom $(ARGS)

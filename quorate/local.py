@@ -62,6 +62,11 @@ class LocalNode:
         return f"amqp://guest:guest@127.0.0.1:{self.amqp}/%2F"
 
     @property
+    def nats_url(self) -> str:
+        """As user guest, in vhost /."""
+        return f"nats://guest:guest@127.0.0.1:{self.nats}"
+
+    @property
     def running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 

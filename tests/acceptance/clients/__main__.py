@@ -1,6 +1,7 @@
 """`python -m tests.acceptance.clients`: every client does what it is known for; prints a table.
 
-Without --broker, three Quorate nodes on loopback. Fails when any step does.
+Clients of AMQP, or with --nats those of NATS. Without --broker, three Quorate nodes on loopback.
+Fails when any step does.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.acceptance.clients.brokers import Broker, GivenBroker, quorate_nodes
-from tests.acceptance.clients.roster import STEPS, Client, named
+from tests.acceptance.clients.brokers import Broker, GivenBroker, amqp, nats, quorate_nodes
+from tests.acceptance.clients.roster import CLIENTS, NATS_CLIENTS, STEPS, Client, named
 from tests.acceptance.clients.running import Outcome, Result, run_client
 
 STYLES = {
@@ -36,7 +37,8 @@ async def _broker(options: argparse.Namespace) -> AsyncGenerator[Broker]:
         yield GivenBroker(options.broker, options.nodes)
         return
     with tempfile.TemporaryDirectory(prefix="quorate-clients-") as folder:
-        async with quorate_nodes(Path(folder) / "cluster") as broker:
+        door = nats if options.nats else amqp
+        async with quorate_nodes(Path(folder) / "cluster", door) as broker:
             yield broker
 
 
@@ -95,20 +97,21 @@ def _table(clients: list[Client], results: list[Result]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.acceptance.clients", description=__doc__)
+    parser.add_argument("--nats", action="store_true", help="the clients of NATS")
     parser.add_argument(
         "--broker", action="append", metavar="URL", help="a node that runs already; repeatable"
     )
     parser.add_argument(
         "--nodes",
         metavar="COMMAND",
-        help="with --broker, for the failover step: a command that takes `leader QUEUE`,"
+        help="with --broker, for steps that kill a node: a command that takes `leader QUEUE`,"
         " `kill N` and `start-node N`, nodes numbered from 1 in the order of --broker",
     )
     parser.add_argument("--only", metavar="NAMES", help='clients, such as "pika,go"')
     parser.add_argument("-v", "--verbose", action="store_true", help="say how each step went")
     options = parser.parse_args()
     try:
-        clients = named(options.only)
+        clients = named(options.only, NATS_CLIENTS if options.nats else CLIENTS)
     except ValueError as error:
         parser.error(str(error))
     console = Console()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -16,6 +16,17 @@ from quorate.errors import QuorateError
 from quorate.local import LocalCluster, LocalNode
 
 LEADER_S_MAX = 60.0
+
+#: Where clients of a protocol find a node.
+Door = Callable[[LocalNode], str]
+
+
+def amqp(node: LocalNode) -> str:
+    return node.amqp_url
+
+
+def nats(node: LocalNode) -> str:
+    return node.nats_url
 
 
 class Broker(Protocol):
@@ -46,13 +57,14 @@ class QuorateBroker:
     name = "Quorate"
     killable = True
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, door: Door) -> None:
         self._cluster = cluster
+        self._door = door
         self._killed: list[LocalNode] = []
 
     @property
     def urls(self) -> list[str]:
-        return [node.amqp_url for node in self._cluster.nodes]
+        return [self._door(node) for node in self._cluster.nodes]
 
     @property
     def management_urls(self) -> list[str]:
@@ -75,11 +87,11 @@ class QuorateBroker:
                     row = next(row for row in rows if row["name"] == group)
                     name = preferred_leader(row["id"], row["members"])
                     if row["leader"] == name and (node := self._cluster.named(name)).running:
-                        return node.amqp_url
+                        return self._door(node)
                 await asyncio.sleep(0.02)
 
     async def kill(self, url: str) -> None:
-        node = next(node for node in self._cluster.nodes if node.amqp_url == url)
+        node = next(node for node in self._cluster.nodes if self._door(node) == url)
         await self._cluster.kill(node)
         self._killed.append(node)
 
@@ -99,15 +111,21 @@ class QuorateBroker:
 
 
 @contextlib.asynccontextmanager
-async def quorate_nodes(folder: Path) -> AsyncGenerator[QuorateBroker]:
+async def quorate_nodes(folder: Path, door: Door = amqp) -> AsyncGenerator[QuorateBroker]:
     """Started in the folder, and stopped afterwards; their logs stay there."""
     cluster = LocalCluster.prepare(folder, preferred_ports=False)
     try:
         await cluster.start_all()
         await cluster.until_ready()
-        yield QuorateBroker(cluster)
+        yield QuorateBroker(cluster, door)
     finally:
         await cluster.stop()
+
+
+def _with_vhost(url: str) -> str:
+    """AMQP's path that is missing means the default virtual host, which not all clients know."""
+    parts = urlsplit(url)
+    return f"{url}/%2F" if parts.scheme.startswith("amqp") and not parts.path.strip("/") else url
 
 
 class GivenBroker:
@@ -119,8 +137,7 @@ class GivenBroker:
     """
 
     def __init__(self, urls: list[str], command: str | None) -> None:
-        # A path that is missing means the default virtual host, which not all clients know.
-        self.urls = [url if urlsplit(url).path.strip("/") else f"{url}/%2F" for url in urls]
+        self.urls = [_with_vhost(url) for url in urls]
         self.name = ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
         self._command = shlex.split(command) if command else []
         self._killed: list[int] = []

@@ -43,7 +43,16 @@ CELERY = (
 )
 #: Of those that are told when a connection is closed.
 NODE = (*COMMON, "close")
-STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE)))
+#: The same again while the node that leads the stream is killed.
+KILL = "+kill"
+_STREAMS = ("publish", "pull", "push", "ordered", "kv", "objects", "services")
+#: What every client of NATS does.
+NATS = ("connect", *_STREAMS, *(step + KILL for step in _STREAMS))
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *NATS)))
+
+
+def kills(step: str) -> bool:
+    return step == "failover" or step.endswith(KILL)
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,14 @@ CLIENTS = (
     Client("java", toolchains.java, toolchain=True),
 )
 
+NATS_CLIENTS = (Client("nats-py", python("nats_py_program", "nats"), NATS),)
 
-def named(names: str | None) -> list[Client]:
+
+def named(names: str | None, clients: tuple[Client, ...]) -> list[Client]:
     """Those of a list such as "pika,go", or all. Raises ValueError."""
     if names is None:
-        return list(CLIENTS)
-    known = {client.name: client for client in CLIENTS}
+        return list(clients)
+    known = {client.name: client for client in clients}
     if unknown := [name for name in names.split(",") if name not in known]:
         raise ValueError(f"no client {unknown[0]}: there are {', '.join(known)}")
     return [known[name] for name in names.split(",")]

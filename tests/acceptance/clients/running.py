@@ -17,7 +17,7 @@ from typing import IO, Any
 import psutil
 
 from tests.acceptance.clients.brokers import Broker
-from tests.acceptance.clients.roster import Client
+from tests.acceptance.clients.roster import Client, kills
 from tests.acceptance.clients.toolchains import BrokenError, MissingError, Program
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,11 +53,13 @@ async def run_client(client: Client, broker: Broker) -> list[Result]:
     except BrokenError as error:
         return [Result(client.name, each, Outcome.FAILED, str(error)) for each in client.steps]
     results: list[Result] = []
-    steps = list(client.steps)
-    if not broker.killable and "failover" in steps:
-        steps.remove("failover")
-        why = "this broker's nodes cannot be killed from here"
-        results.append(Result(client.name, "failover", Outcome.NOT_RUN, why))
+    steps = [step for step in client.steps if broker.killable or not kills(step)]
+    why = "this broker's nodes cannot be killed from here"
+    results += [
+        Result(client.name, step, Outcome.NOT_RUN, why)
+        for step in client.steps
+        if step not in steps
+    ]
     while steps:
         found = await _run(client, program, broker, steps)
         results += found
@@ -133,7 +135,9 @@ async def _listen(
         elif "step" in said:
             if said["step"] != steps[len(results)]:
                 return f"told of step {said['step']} out of turn"
-            seconds, began = time.monotonic() - began, time.monotonic()
+            seconds = time.monotonic() - began
+            await broker.mend()
+            began = time.monotonic()
             results.append(
                 Result(client.name, said["step"], OUTCOMES[said["ok"]], said["detail"], seconds)
             )

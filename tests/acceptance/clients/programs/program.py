@@ -137,14 +137,28 @@ async def until_true(check: Callable[[], Any], what: str) -> None:
 
 
 class Failover:
-    """Which messages are confirmed, and what is still to be done."""
+    """Which messages are confirmed, and what is still to be done.
 
-    def __init__(self, urls: list[str]) -> None:
+    Without `kill` no leader dies: `after` messages are all.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        *,
+        kill: bool = True,
+        before: int = BEFORE_KILL,
+        after: int = AFTER_KILL,
+    ) -> None:
         self.urls = urls
         self.confirmed: list[bytes] = []
         self.reconnects = 0
+        #: The longest time between two that were confirmed.
+        self.gap_s = 0.0
+        self._kill = kill
         self._dead: threading.Event | None = None
-        self._after = 0
+        self._before, self._after = before, after
+        self._last = time.monotonic()
         self._next = 0
         self._deadline = time.monotonic() + RECONNECT_S_MAX
 
@@ -154,15 +168,17 @@ class Failover:
 
     @property
     def done(self) -> bool:
-        return self._after >= AFTER_KILL
+        return self._after <= 0
 
     def confirm(self, given: Given, queue: str) -> None:
         """The next one is confirmed."""
         self.confirmed.append(self.next)
         self._next += 1
-        if self._dead is not None and self._dead.is_set():
-            self._after += 1
-        elif self._dead is None and len(self.confirmed) == BEFORE_KILL:
+        last, self._last = self._last, time.monotonic()
+        self.gap_s = max(self.gap_s, self._last - last)
+        if not self._kill or (self._dead is not None and self._dead.is_set()):
+            self._after -= 1
+        elif self._dead is None and len(self.confirmed) == self._before:
             self._dead = given.kill(queue)
         else:
             self._check()
