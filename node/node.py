@@ -49,6 +49,7 @@ from node.protocols.native.http import HttpRoutes
 from node.protocols.native.http_history import HistoryRoutes
 from node.protocols.native.websocket import WebSockets
 from node.protocols.nats.metrics import NatsMetrics
+from node.protocols.nats.monitoring import Monitoring
 from node.protocols.nats.server import NatsServer
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings, SettingsError
@@ -79,6 +80,7 @@ class Node:
     cluster: ClusterNode
     amqp: AmqpServer
     nats: NatsServer | None = None
+    nats_monitoring: Monitoring | None = None
     management: ManagementRoutes | None = None  # there once the log is read
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
@@ -130,7 +132,11 @@ class Node:
         self._watchdog.start()
 
         # The port before the cluster: its number, when it was 0, is told to the other nodes.
-        http = self._http = HttpServer(settings, limiter, certificates)
+        listens = {
+            "http": (settings.http, settings.http_advertise),
+            "https": (settings.https, settings.https_advertise),
+        }
+        http = self._http = HttpServer(settings, limiter, certificates, listens)
         begun.callback(http.unbind)
         await http.bind()
         self.http_address = http.addresses.get("http", "")
@@ -164,15 +170,19 @@ class Node:
             limiter=limiter,
             certificates=certificates,
         )
-        self.management = self._make_management(Listeners(amqp, sockets))
+        listeners: list[Listing] = [amqp, sockets]
+        if settings.nats is not None or settings.nats_tls is not None:
+            self.nats = self._make_nats(limiter)
+            listeners.append(self.nats)
+        self.management = self._make_management(Listeners(*listeners))
         self._tasks.start(self.management.watch(), name="management")
         self._fill_metrics(addresses)
 
         begun.push_async_callback(amqp.stop)
         await amqp.start()
         parts.drain.listeners.append(amqp)
-        if settings.nats is not None or settings.nats_tls is not None:
-            await self._start_nats(begun, limiter)
+        if self.nats is not None:
+            await self._start_nats(self.nats, begun, limiter)
         begun.callback(self._local_token.remove)
         self._local_token.write(http.local_url)
         begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
@@ -258,9 +268,9 @@ class Node:
         parts.metrics.add_to(app)
         return sockets
 
-    async def _start_nats(self, begun: AsyncExitStack, limiter: ConnectionLimiter) -> None:
+    def _make_nats(self, limiter: ConnectionLimiter) -> NatsServer:
         parts = self.parts
-        nats = self.nats = NatsServer(
+        return NatsServer(
             self.settings,
             parts.subjects,
             auth=parts.auth,
@@ -271,10 +281,26 @@ class Node:
             certificates=self.certificates,
             jetstream=parts.jetstream,
         )
+
+    async def _start_nats(
+        self, nats: NatsServer, begun: AsyncExitStack, limiter: ConnectionLimiter
+    ) -> None:
+        parts = self.parts
         self.metrics.sources.kept.append(NatsMetrics(nats))
         begun.push_async_callback(nats.stop)
         await nats.listen()
         parts.drain.listeners.append(nats)
+        if self.settings.nats_monitor is not None:
+            monitoring = self.nats_monitoring = Monitoring(
+                self.settings,
+                self.cluster,
+                nats,
+                parts.health,
+                limiter=limiter,
+                certificates=self.certificates,
+            )
+            begun.push_async_callback(monitoring.stop)
+            await monitoring.listen()
 
     async def _manage(self, request: web.Request) -> web.StreamResponse:
         assert self.management is not None, "the gate is closed until there is one"

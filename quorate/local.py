@@ -25,7 +25,7 @@ from quorate.ports import claim, free_port
 #: Where the nodes are; read by the command.
 CLUSTER_FILE = "cluster.json"
 #: Of the first node, where they are free.
-PORTS = {"http": 8081, "peer": 7071, "amqp": 5672, "nats": 4222}
+PORTS = {"http": 8081, "peer": 7071, "amqp": 5672, "nats": 4222, "nats_monitor": 8222}
 #: How long nodes may take to answer, and to stop, before something is wrong.
 START_S_MAX = 60.0
 Probe = Literal["startup", "ready"]
@@ -51,6 +51,7 @@ class LocalNode:
     process: asyncio.subprocess.Process | None = None
     stopping: bool = False
     nats: int = 0  # 0: it does not listen
+    nats_monitor: int = 0
 
     @property
     def url(self) -> str:
@@ -169,6 +170,7 @@ class LocalCluster:
                     row["amqp"],
                     folder / row["node"],
                     nats=row["nats"],
+                    nats_monitor=row["nats_monitor"],
                 )
                 for row in rows
             ]
@@ -198,6 +200,7 @@ class LocalCluster:
                     "peer": node.peer,
                     "amqp": node.amqp,
                     "nats": node.nats,
+                    "nats_monitor": node.nats_monitor,
                     "pid": node.pid,
                     "folder": str(node.folder.resolve()),
                 }
@@ -389,6 +392,8 @@ def _write_settings(node: LocalNode, nodes: list[LocalNode], secret: str, extra:
     }
     if node.nats:
         lines["nats"] = f"127.0.0.1:{node.nats}"
+    if node.nats_monitor:
+        lines["nats_monitor"] = f"127.0.0.1:{node.nats_monitor}"
     # JSON text, lists of it and booleans are TOML too.
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
     (node.folder / "quorate.toml").write_text(

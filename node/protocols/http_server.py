@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -31,13 +32,18 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- compar
 
 
 class HttpServer:
-    """One a node. Bound before it serves: which port, when it was 0, is told to the cluster."""
+    """Bound before it serves: which port, when it was 0, is told to the cluster."""
 
     def __init__(
-        self, settings: Settings, limiter: ConnectionLimiter, certificates: Certificates
+        self,
+        settings: Settings,
+        limiter: ConnectionLimiter,
+        certificates: Certificates,
+        listens: Mapping[str, tuple[str | None, str | None]],
     ) -> None:
+        """`listens`: by setting, where it listens, or None, and what clients are told instead."""
         limits = settings.limits
-        self._settings = settings
+        self._listens = listens
         self._limiter = limiter
         self._certificates = certificates
         self._listener = HttpListener(
@@ -56,16 +62,12 @@ class HttpServer:
         )
         self._sockets: dict[str, socket.socket] = {}
         self._servers: list[asyncio.Server | SecureListener] = []
-        #: By scheme, as clients are told.
+        #: By setting, as clients are told.
         self.addresses: dict[str, str] = {}
 
     async def bind(self) -> None:
         """SettingsError: it cannot."""
-        settings = self._settings
-        for key, at, advertised in (
-            ("http", settings.http, settings.http_advertise),
-            ("https", settings.https, settings.https_advertise),
-        ):
+        for key, (at, advertised) in self._listens.items():
             if at is None:
                 continue
             self._sockets[key] = await bound_socket(key, at)

@@ -100,6 +100,11 @@ class Settings(BaseSettings):
     nats_advertise: Address | None = Field(
         default=None, description="Address that NATS clients are told, if `nats` is not it."
     )
+    nats_monitor: Listen = Field(
+        default=None,
+        description="Where tools that watch NATS ask by HTTP, usually port 8222, without a "
+        "password; port 0: any free.",
+    )
     peer: Address = Field(default="127.0.0.1:7070", description="Where the other nodes connect.")
     peers: Annotated[Peers, Field(json_schema_extra={"kind": "node=host:port, ..."})] = Field(
         default_factory=dict[str, str],
@@ -401,6 +406,8 @@ def _check_together(settings: Settings) -> None:
         for key in ("amqps", "nats_tls", "https")
         if getattr(settings, key) is not None and settings.tls.client_cert is None
     ]
+    if settings.nats_monitor is not None and settings.nats is None and settings.nats_tls is None:
+        problems.append("nats_monitor: allowed: with nats or nats_tls")
     if settings.http is None and settings.https is None:
         problems.append("http: allowed: off only with https, or nothing could ask this node")
     if settings.tls.https_verify and settings.tls.client_ca is None:

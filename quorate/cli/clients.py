@@ -13,7 +13,7 @@ from quorate.cli.tables import Columns, Row, cell, show_rows
 if TYPE_CHECKING:
     from quorate.management import Management
 
-connection_app = typer.Typer(no_args_is_help=True, help="Connections of AMQP clients.")
+connection_app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
 channel_app = typer.Typer(no_args_is_help=True, help="Channels of AMQP clients.")
 consumer_app = typer.Typer(no_args_is_help=True, help="Consumers of all queues.")
 
@@ -46,7 +46,7 @@ def _client(row: Row) -> str:
     """What it calls itself."""
     about: Row = row["client_properties"]
     product = " ".join(str(about[name]) for name in ("product", "version") if about.get(name))
-    return str(row["user_provided_name"] or product)
+    return str(row.get("user_provided_name") or product)
 
 
 @connection_app.command("list")

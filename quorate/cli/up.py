@@ -161,6 +161,7 @@ def _announce(view: View, *, as_json: bool) -> None:
                 "urls": cluster.urls,
                 "amqp": [node.amqp_url for node in cluster.nodes],
                 "nats": [f"nats://127.0.0.1:{node.nats}" for node in cluster.nodes],
+                "nats_monitor": [f"http://127.0.0.1:{n.nats_monitor}" for n in cluster.nodes],
                 "pids": [node.pid for node in cluster.nodes],
             }
         )

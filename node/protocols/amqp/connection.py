@@ -26,7 +26,6 @@ from node.dispatch.written import WrittenPiece, WrittenPieces, keep_unsent_small
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import PUBLISHES, Channel, ChannelEvent, ChannelHost
-from node.protocols.amqp.ends import Ends, Phase
 from node.protocols.amqp.errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -40,9 +39,11 @@ from node.protocols.amqp.events import Event, Heartbeat, Method, Publish
 from node.protocols.amqp.handshake import FRAME_BYTES_MIN, Terms
 from node.protocols.amqp.methods import made, method_ids
 from node.protocols.amqp.opening import Opening
+from node.protocols.amqp.phase import Phase
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.services import AmqpServices
 from node.protocols.amqp.writer import HEARTBEAT
+from node.protocols.ends import Ends
 
 #: Over this, what was written leaves at once; and no more than about as much waits in the
 #: transport, which does not say how much of it was sent.

@@ -15,7 +15,7 @@ def describe(connection: AmqpConnection, node: str) -> dict[str, Any]:
     handshake = connection.opening.handshake
     properties = plain(handshake.client_properties)
     return {
-        "name": connection.name,
+        **ends.as_shown(),
         "user_provided_name": properties.get("connection_name"),
         "id": connection.id,
         "node": node,
@@ -26,11 +26,6 @@ def describe(connection: AmqpConnection, node: str) -> dict[str, Any]:
         "user_who_performed_action": connection.user.name,
         "vhost": connection.vhost,
         "auth_mechanism": handshake.mechanism,
-        "ssl": ends.tls,
-        "host": ends.host,
-        "port": ends.port,
-        "peer_host": ends.peer_host,
-        "peer_port": ends.peer_port,
         "channels": connection.channel_count,
         "channel_max": handshake.terms.channel_max,
         "frame_max": handshake.terms.frame_bytes_max,

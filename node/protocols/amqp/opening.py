@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import base, commands
 
-from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.errors import CHANNEL_ERROR, AmqpError, ConnectionError_
 from node.protocols.amqp.events import Event, Heartbeat, Method
 from node.protocols.amqp.handshake import (
@@ -19,6 +18,7 @@ from node.protocols.amqp.handshake import (
     HandshakeState,
     OpenVhost,
 )
+from node.protocols.amqp.phase import Phase
 
 if TYPE_CHECKING:
     from node.protocols.amqp.connection import AmqpConnection, Home

@@ -14,9 +14,9 @@ from node.clients.clients import Clients
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import Channel, ChannelHost
 from node.protocols.amqp.connection import AmqpConnection
-from node.protocols.amqp.ends import Phase
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details
+from node.protocols.amqp.phase import Phase
 from node.protocols.amqp.services import AmqpServices
 from node.protocols.connection_limiter import ConnectionLimiter, SecureListener, bound_socket
 from node.protocols.tls import Certificates

@@ -28,6 +28,7 @@ from node.dispatch.written import keep_unsent_small
 from node.errors import BrokerError, Refused
 from node.metrics.client_counters import ClientCounters
 from node.protocols.basic_auth import BasicAuth
+from node.protocols.ends import Ends
 from node.protocols.native import replies, requests
 from node.protocols.native.frames import NativeProtocol
 from node.protocols.native.handlers import Handlers
@@ -292,7 +293,7 @@ class WebSockets:
         goodbye = False
         try:
             if await self._greet(socket, peer, protocol, user) and peer.connection is not None:
-                peer.about |= _ends(request)
+                peer.about |= Ends.of(request.transport, tls=request.secure).as_shown()
                 self._open[peer] = None
                 goodbye = await self._converse(socket, peer, peer.connection, protocol)
         finally:
@@ -417,22 +418,6 @@ def _binary(message: WSMessage) -> bytes:
     if message.type is not WSMsgType.BINARY:
         raise MalformedFrame("frames are binary WebSocket messages that hold CBOR")
     return message.data
-
-
-def _ends(request: web.Request) -> dict[str, Any]:
-    transport = request.transport
-    named = ("sockname", "peername")
-    here, there = [None if transport is None else transport.get_extra_info(name) for name in named]
-    host, port = (here or ("", 0))[:2]
-    peer_host, peer_port = (there or ("", 0))[:2]
-    return {
-        "name": f"{peer_host}:{peer_port} -> {host}:{port}",
-        "host": host,
-        "port": port,
-        "peer_host": peer_host,
-        "peer_port": peer_port,
-        "ssl": request.secure,
-    }
 
 
 def _refuse(peer: SocketPeer, error: FrameError) -> None:

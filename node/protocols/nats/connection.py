@@ -21,6 +21,7 @@ from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
 from node.dispatch.in_flight import InFlight
 from node.errors import AccessRefused, Refused
+from node.protocols.ends import Ends
 from node.protocols.nats.interest import Subscription, Taker, is_literal, is_subject
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import (
@@ -77,6 +78,9 @@ TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 #: Options of CONNECT that say who somebody is.
 CREDENTIALS: Final = ("user", "pass", "auth_token", "nkey", "sig", "jwt")
 
+#: And what it is.
+ABOUT: Final = ("name", "lang", "version")
+
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
@@ -92,14 +96,19 @@ class NatsPhase(Enum):
 
 
 class NatsCounters:
-    """Of all connections of a node. Messages, not bursts of them."""
+    """What came and went: messages, not bursts of them."""
 
-    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages", "slow")
+    __slots__ = ("in_bytes", "in_messages", "out_bytes", "out_messages")
 
     def __init__(self) -> None:
         self.in_messages = self.in_bytes = 0
         self.out_messages = self.out_bytes = 0
-        self.slow = 0
+
+    def add(self, other: NatsCounters) -> None:
+        self.in_messages += other.in_messages
+        self.in_bytes += other.in_bytes
+        self.out_messages += other.out_messages
+        self.out_bytes += other.out_bytes
 
 
 class NatsHome(Protocol):
@@ -108,7 +117,7 @@ class NatsHome(Protocol):
     auth: Auth
     clients: Clients
     subjects: Subjects
-    counters: NatsCounters
+    slow_count: int  # of clients that were cut off
     tasks: Tasks
     jetstream: JetStream
 
@@ -138,7 +147,10 @@ class NatsConnection(asyncio.Protocol):
     def __init__(self, home: NatsHome, number: int, *, tls: bool) -> None:
         self.number = number
         self.tls = tls
+        self.ends: Ends
         self.address = ""  # of the client
+        self.about: dict[str, str] = {}  # what the client says of itself
+        self.counters = NatsCounters()
         self.user_name = ""
         self.vhost = DEFAULT_VHOST
         self.phase = NatsPhase.STARTING
@@ -152,7 +164,6 @@ class NatsConnection(asyncio.Protocol):
         )
         self._home = home
         self._subjects = home.subjects
-        self._counters = home.counters
         self._access: Access
         self._writable: Answers  # in this turn
         self._readable: Answers | None = None  # in this turn, if it was asked
@@ -163,14 +174,15 @@ class NatsConnection(asyncio.Protocol):
         self._held: list[Event] = []  # what came during the login
         self._login: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self.opened_s = self.active_s = self._loop.time()
         self._transport: asyncio.Transport
         self._slices = ReadSlices(partial(self._pause, NEXT_TURN), partial(self._resume, NEXT_TURN))
         self._paused: set[str] = set()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_soon = False
-        self._taken_bytes = 0  # given to the transport
-        self._received_bytes = 0
+        self.sent_bytes = 0  # given to the transport
+        self.received_bytes = 0
         self._seen_bytes = 0
         self._pings = 0
         self._timer: asyncio.TimerHandle | None = None  # of the phase
@@ -181,8 +193,8 @@ class NatsConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none
         transport.set_write_buffer_limits(high=BEHIND_BYTES)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.ends = Ends.of(transport, tls=self.tls)
+        self.address = self.ends.peer_host
         if not self._home.add(self):
             self._close(TOO_MANY_CONNECTIONS)
             return
@@ -199,7 +211,8 @@ class NatsConnection(asyncio.Protocol):
         self._wait(LOGIN_S_MAX, self._close, TOO_LATE)
 
     def data_received(self, data: bytes) -> None:
-        self._received_bytes += len(data)
+        self.received_bytes += len(data)
+        self.active_s = self._loop.time()
         self._slices.read(len(data))
         if self.phase is NatsPhase.CLOSED:
             return
@@ -226,11 +239,11 @@ class NatsConnection(asyncio.Protocol):
             self._write_timer = None
 
     def _watch_writing(self) -> None:
-        taken = self._taken_bytes - self._transport.get_write_buffer_size()
+        taken = self.sent_bytes - self._transport.get_write_buffer_size()
         self._write_timer = self._loop.call_later(WRITE_S_MAX, self._look_at_writing, taken)
 
     def _look_at_writing(self, before: int) -> None:
-        if self._taken_bytes - self._transport.get_write_buffer_size() == before:
+        if self.sent_bytes - self._transport.get_write_buffer_size() == before:
             self._cut_off()
         else:
             self._watch_writing()
@@ -279,19 +292,34 @@ class NatsConnection(asyncio.Protocol):
         if not out or self._transport.is_closing():
             return
         self._transport.write(b"".join(out))
-        self._taken_bytes += size
+        self.sent_bytes += size
+        self.active_s = self._loop.time()
         if self.behind and self._transport.get_write_buffer_size() > PENDING_BYTES_MAX:
             self._cut_off()
 
     def _cut_off(self) -> None:
-        self._counters.slow += 1
+        self._home.slow_count += 1
         log.warning(
             "nats_slow_consumer",
             address=self.address,
             user=self.user_name,
-            pending_bytes=self._transport.get_write_buffer_size(),
+            pending_bytes=self.pending_bytes,
         )
         self._transport.abort()
+
+    @property
+    def up_s(self) -> float:
+        return self._loop.time() - self.opened_s
+
+    @property
+    def idle_s(self) -> float:
+        """Since something came or went."""
+        return self._loop.time() - self.active_s
+
+    @property
+    def pending_bytes(self) -> int:
+        """Not taken by the network yet."""
+        return self._out_bytes + self._transport.get_write_buffer_size()
 
     def say_error(self, text: str) -> None:
         self.write(b"-ERR '%b'\r\n" % text.encode())
@@ -392,6 +420,9 @@ class NatsConnection(asyncio.Protocol):
         self._echo = options.get("echo") is not False
         self._headers = options.get("headers") is True
         self._no_responders = options.get("no_responders") is True
+        self.about = {
+            name: value for name in ABOUT if isinstance(value := options.get(name), str) and value
+        }
         protocol = options.get("protocol", 0)
         self._takes_info = protocol == 1
         if protocol not in (0, 1):
@@ -441,7 +472,7 @@ class NatsConnection(asyncio.Protocol):
 
     def _publish(self, message: Publish) -> None:
         subject, count = message.subject, len(message.payloads)
-        counters = self._counters
+        counters = self.counters
         counters.in_messages += count
         counters.in_bytes += count * message.size
         if message.header_bytes and not self._headers:
@@ -521,7 +552,7 @@ class NatsConnection(asyncio.Protocol):
         else:
             line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size)
         self.write(line + payloads[0] if count == 1 else line + line.join(payloads))
-        counters = self._counters
+        counters = self.counters
         counters.out_messages += count
         counters.out_bytes += count * size
         if self.behind:
@@ -563,7 +594,7 @@ class NatsConnection(asyncio.Protocol):
                 line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size - header_bytes)
                 lines += line, payload[header_bytes:]
         self.write(b"".join(lines))
-        counters = self._counters
+        counters = self.counters
         counters.out_bytes += sent
         counters.out_messages += len(messages)
         if self.behind:
@@ -574,8 +605,8 @@ class NatsConnection(asyncio.Protocol):
         return len(messages)
 
     def _look_for_life(self) -> None:
-        if self._received_bytes != self._seen_bytes:
-            self._seen_bytes = self._received_bytes
+        if self.received_bytes != self._seen_bytes:
+            self._seen_bytes = self.received_bytes
             self._pings = 0
         elif self._pings == PINGS_MAX:
             self._close(STALE)

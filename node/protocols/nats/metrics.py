@@ -18,8 +18,8 @@ class NatsMetrics(Collector):
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        server, counted = self._server, self._server.counters
-        connections = list(server.connections)
+        server, counted = self._server, self._server.counted()
+        connections = list(server.connected)
         subscriptions = sum(len(each.subscriptions) for each in connections)
         yield gauge("quorate_nats_connections", "Connections of NATS clients.", len(connections))
         yield gauge("quorate_nats_subscriptions", "Their subscriptions.", subscriptions)
@@ -43,7 +43,7 @@ class NatsMetrics(Collector):
             (
                 "quorate_nats_slow_consumers_total",
                 "Clients that were cut off, since they did not read.",
-                counted.slow,
+                server.slow_count,
             ),
             (
                 "quorate_nats_messages_dropped_total",

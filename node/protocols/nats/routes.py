@@ -115,6 +115,10 @@ class Routes:
         found = (peer.addresses[tls] for _, peer in sorted(self._peers.items()))
         return [address for address in found if address is not None]
 
+    def others(self) -> list[tuple[NodeId, int]]:
+        """The nodes that are linked, and how much is wanted there."""
+        return [(node, len(peer.wants)) for node, peer in sorted(self._peers.items())]
+
     # --- interest ---------------------------------------------------------------------------------
 
     def want(self, want: Want) -> None:

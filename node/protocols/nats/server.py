@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from functools import partial
 from typing import Any, Final
 
@@ -60,8 +61,10 @@ class NatsServer:
         self.clients = clients
         self.subjects = subjects
         self.tasks = tasks
-        self.counters = NatsCounters()
-        self.connections: dict[NatsConnection, None] = {}
+        self.slow_count = 0
+        self.opened_count = 0
+        self._of_closed = NatsCounters()
+        self.connected: dict[NatsConnection, None] = {}  # logged in or not
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, settings.limits.message_bytes_max)
         self.subscriptions_max = settings.limits.consumers_max
         self.address: str | None = None  # None: not listening
@@ -70,7 +73,7 @@ class NatsServer:
         self._limiter = limiter
         self._certificates = certificates
         self._numbers = itertools.count(1)
-        self._id = f"{settings.node}.{incarnation}"
+        self.id = f"{settings.node}.{incarnation}"
         self._servers: list[asyncio.Server] = []
         self._bound: dict[str, str] = {}  # by setting
         self._leaving = False
@@ -90,9 +93,7 @@ class NatsServer:
             self.address = await self._listen("nats", settings.nats, tls=False)
         if settings.nats_tls is not None:
             self.tls_address = await self._listen("nats_tls", settings.nats_tls, tls=True)
-        self.subjects.routes.start(
-            (settings.nats_advertise or _told(self.address), _told(self.tls_address))
-        )
+        self.subjects.routes.start((self._told, _told(self.tls_address)))
 
     async def _listen(self, key: str, address: str, *, tls: bool) -> str:
         address = self._bound.get(key, address)
@@ -132,7 +133,7 @@ class NatsServer:
         """Every connection is closed: how many there were, and no consumers. No client of this
         protocol reads a text.
         """
-        connections = list(self.connections)
+        connections = list(self.connected)
         step = -(-len(connections) // LEAVE_STEPS)
         for number, connection in enumerate(connections, 1):
             connection.leave()
@@ -142,7 +143,7 @@ class NatsServer:
             async with asyncio.timeout(GOODBYE_S_MAX):
                 await self._empty.wait()
         except TimeoutError:
-            for connection in list(self.connections):
+            for connection in list(self.connected):
                 connection.abort()
         return len(connections), 0
 
@@ -155,20 +156,30 @@ class NatsServer:
     # --- what connections use ---------------------------------------------------------------------
 
     def add(self, connection: NatsConnection) -> bool:
-        if len(self.connections) >= self._settings.limits.connections_max:
+        if len(self.connected) >= self._settings.limits.connections_max:
             return False
         if not self._limiter.enter(connection.address):
             return False
-        self.connections[connection] = None
+        self.connected[connection] = None
+        self.opened_count += 1
         self._empty.clear()
         return True
 
     def remove(self, connection: NatsConnection) -> None:
-        if connection in self.connections:
-            del self.connections[connection]
+        if connection in self.connected:
+            del self.connected[connection]
             self._limiter.leave(connection.address)
-        if not self.connections:
+            self._of_closed.add(connection.counters)
+        if not self.connected:
             self._empty.set()
+
+    def counted(self) -> NatsCounters:
+        """Of all connections that ever were."""
+        found = NatsCounters()
+        found.add(self._of_closed)
+        for connection in self.connected:
+            found.add(connection.counters)
+        return found
 
     async def secure(self, connection: NatsConnection, transport: asyncio.Transport) -> None:
         assert self._certificates.amqps is not None
@@ -193,12 +204,8 @@ class NatsServer:
         assert own is not None
         host, _, port = own.rpartition(":")
         tls = connection.tls
-        urls = self.subjects.routes.addresses(tls=tls)
-        told = _told(own) if tls else self._settings.nats_advertise or _told(own)
-        if told is not None and not self._leaving:
-            urls.insert(0, told)
         found: dict[str, Any] = {
-            "server_id": self._id,
+            "server_id": self.id,
             "server_name": self._settings.node,
             "version": VERSION,
             "proto": 1,
@@ -213,7 +220,7 @@ class NatsServer:
             "client_id": connection.number,
             "client_ip": connection.address,
             "cluster": self._settings.cluster,
-            "connect_urls": urls,
+            "connect_urls": self.urls(tls=tls),
         }
         if tls:
             found |= {"tls_required": True, "tls_verify": self._verifies}
@@ -221,15 +228,69 @@ class NatsServer:
             found["ldm"] = True
         return b"INFO %b\r\n" % json.dumps(found | more).encode()
 
+    # --- for people ---------------------------------------------------------------------------
+
+    def connections(self) -> list[dict[str, Any]]:
+        """Those that are logged in, as RabbitMQ's management API names things."""
+        return [self._row(each) for each in self._open]
+
+    def _row(self, each: NatsConnection) -> dict[str, Any]:
+        named = {"name": "connection_name", "lang": "product", "version": "version"}
+        return {
+            **each.ends.as_shown(),
+            "user_provided_name": each.about.get("name"),
+            "id": f"{self.id}.{each.number}",
+            "node": self._settings.node,
+            "type": "network",
+            "protocol": "NATS",
+            "state": each.phase.value,
+            "user": each.user_name,
+            "user_who_performed_action": each.user_name,
+            "vhost": each.vhost,
+            "channels": 0,
+            "recv_oct": each.received_bytes,
+            "send_oct": each.sent_bytes,
+            "send_pend": each.pending_bytes,
+            "connected_at": time.time_ns() // 1_000_000 - round(each.up_s * 1000),
+            "client_properties": {named[key]: value for key, value in each.about.items()},
+        }
+
+    def channels(self) -> list[dict[str, Any]]:
+        """There are none: a connection is all that a client has."""
+        return []
+
+    def close_connection(self, name: str, reason: str) -> bool:
+        """Nothing is said: a client that is told an error might not come back."""
+        found = [each for each in self._open if str(each.ends) == name]
+        for connection in found:
+            connection.leave()
+        return bool(found)
+
+    @property
+    def _open(self) -> list[NatsConnection]:
+        return [each for each in self.connected if each.phase is NatsPhase.RUNNING]
+
+    def urls(self, *, tls: bool) -> list[str]:
+        """Where clients may connect."""
+        own = _told(self.tls_address) if tls else self._told
+        urls = self.subjects.routes.addresses(tls=tls)
+        return urls if own is None or self._leaving else [own, *urls]
+
+    @property
+    def _told(self) -> str | None:
+        """To others, of the listener without TLS."""
+        if self.address is None:
+            return None
+        return self._settings.nats_advertise or _told(self.address)
+
     @property
     def _verifies(self) -> bool:
         tls = self._settings.tls
         return tls.client_ca is not None and tls.amqps_verify == "required"
 
     def _tell_clients(self) -> None:
-        for connection in self.connections:
-            if connection.phase is NatsPhase.RUNNING:
-                connection.send_info()
+        for connection in self._open:
+            connection.send_info()
 
 
 def _told(address: str | None) -> str | None:

@@ -35,13 +35,17 @@ class Three:
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with in_a_thread(tmp_path_factory.mktemp("nats"), nats="127.0.0.1:0") as running:
+    with in_a_thread(
+        tmp_path_factory.mktemp("nats"), nats="127.0.0.1:0", nats_monitor="127.0.0.1:0"
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    nodes = Nodes(tmp_path_factory.mktemp("nats-three"), 3, nats="127.0.0.1:0")
+    nodes = Nodes(
+        tmp_path_factory.mktemp("nats-three"), 3, nats="127.0.0.1:0", nats_monitor="127.0.0.1:0"
+    )
     with threads.in_a_thread(nodes) as (entered, loop):
         yield Three(entered, loop)
 

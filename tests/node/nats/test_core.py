@@ -434,8 +434,7 @@ class TestSilenceAndSlowness:
     ):
         server = running.node.nats
         assert server is not None
-        counters = server.counters
-        before = counters.slow
+        before = server.slow_count
         limits = (1 << 20, 60.0) if limit == "bytes" else (1 << 40, 0.1)
         with (
             mock.patch.object(module, "PENDING_BYTES_MAX", limits[0]),
@@ -447,11 +446,11 @@ class TestSilenceAndSlowness:
                 client.sync()
 
             deadline = time.monotonic() + 30
-            while counters.slow == before and time.monotonic() < deadline:
+            while server.slow_count == before and time.monotonic() < deadline:
                 publisher.send(b"PUB flood 500000\r\n%b\r\n" % (b"x" * 500_000))
                 fast.message()
 
-        assert counters.slow == before + 1
+        assert server.slow_count == before + 1
         publisher.send(b"PUB flood 2\r\nhi\r\n")
         assert fast.message()[3] == b"hi"
 
@@ -481,17 +480,18 @@ def test_tls_begins_after_info(tmp_path: Path, wires: Callable[[str], Wire]):
         plain = wires(nats.tls_address)
         plain.send(b"CONNECT {}\r\n")
         assert b"-ERR" not in plain.until_closed()
-        wait_until(lambda: not nats.connections)
+        wait_until(lambda: not nats.connected)
 
 
 def test_metrics_say_what_clients_did(running: Running, connect: Connect):
     client = connect()
     server = running.node.nats
     assert server is not None
-    before = server.counters.in_messages, server.counters.out_messages
+    before = server.counted()
 
     client.send(b"SUB a 1\r\nSUB a 2\r\n" + b"PUB a 3\r\nabc\r\n" * 10)
     client.sync()
 
-    after = server.counters.in_messages, server.counters.out_messages
-    assert (after[0] - before[0], after[1] - before[1]) == (10, 20)
+    after = server.counted()
+    assert after.in_messages - before.in_messages == 10
+    assert after.out_messages - before.out_messages == 20

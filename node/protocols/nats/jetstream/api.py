@@ -29,6 +29,7 @@ from cluster.machine.commands import (
     PutConsumer,
 )
 from cluster.machine.replies import INEQUIVALENT, LIMIT_REACHED, NO_QUEUE, Ok
+from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
@@ -447,25 +448,27 @@ class Api:
             stream = stream_of(group, info.queue)
         if group is None or stream is None:
             return None
-        return self._shown(info, group, stream)
+        return self.stream_row(info, stream, self.cluster_row(group))
 
-    def _shown(self, info: QueueInfo, group: GroupLike, stream: Stream, **more: Any) -> Json:
+    def stream_row(self, info: QueueInfo, stream: Stream, group: Json, **more: Any) -> Json:
+        """As this node's copy has it; `group` is its `cluster_row`."""
         return shown.stream(
-            info.stream or {},
-            stream.state(),
-            self._cluster_of(group),
-            self._cluster.now_ms(),
-            **more,
+            info.stream or {}, stream.state(), group, self._cluster.now_ms(), **more
         )
 
-    def _cluster_of(self, group: GroupLike) -> Json:
+    def cluster_row(self, group: GroupLike) -> Json:
+        """Of a group that has a copy here."""
         lag = cast("dict[str, int]", group.status().get("lag") or {})
+        cluster = self._cluster
+        leader = cluster.leader_of(group.id)
         peers = [
-            shown.Peer(each, self._cluster.peers.is_up(each), lag.get(each) or 0, 0)
+            shown.Peer(
+                each, each == cluster.node or cluster.peers.is_up(each), lag.get(each) or 0, 0
+            )
             for each in group.members
-            if each != self._cluster.node
+            if each != leader
         ]
-        return shown.cluster(self._cluster.config.cluster, self._cluster.node, peers)
+        return shown.cluster(cluster.config.cluster, leader, peers)
 
     # --- streams in the catalog -------------------------------------------------------------------
 
@@ -562,7 +565,7 @@ class Api:
             page = _page(total, offset, SUBJECTS_MAX)
         if fields.flag(given, "deleted_details"):
             more["deleted"] = stream.deleted(DELETED_MAX)
-        return page | self._shown(served.info, served.group, stream, **more)
+        return page | self.stream_row(served.info, stream, self.cluster_row(served.group), **more)
 
     async def _purge(self, served: Served) -> Json:
         given, config = served.given, served.info.stream or {}
@@ -788,14 +791,19 @@ class Api:
         consumer = served.stream.consumers.get(name)
         if consumer is None:
             raise known(10014)
-        waiting, bound = self._leading.waiting(served.info, name)
+        return self.consumer_row(served.info, consumer, self.cluster_row(served.group))
+
+    def consumer_row(self, info: QueueInfo, consumer: StreamConsumer, group: Json) -> Json:
+        """The same."""
+        name = consumer.settings.name
+        waiting, bound = self._leading.waiting(info, name)
         return shown.consumer(
-            served.info.name,
+            info.name,
             name,
             consumer.created_ms,
             consumer.config,
             consumer.info(),
-            self._cluster_of(served.group),
+            group,
             self._cluster.now_ms(),
             waiting=waiting,
             bound=bound,
