@@ -13,6 +13,7 @@ import pika
 import pytest
 import structlog
 
+import quorate
 from quorate.cli import run
 from quorate.cli.tables import folded_columns, printable
 from quorate.management import PAGE_SIZE
@@ -253,6 +254,15 @@ def test_bindings_that_differ_in_arguments_only_are_told_apart(capsys: Output):
 
 
 # --- clients --------------------------------------------------------------------------------------
+
+
+def test_a_native_client_is_listed_too(capsys: Output, nodes: Nodes):
+    with quorate.connect_sync(nodes.url("n1").removeprefix("http://")) as client:
+        client.declare("native-listed")
+        [connection] = rows_of(capsys, "connection", "list")
+        assert run(["connection", "list"]) == 0
+
+    assert connection["name"].partition(" -> ")[0] in capsys.readouterr().out
 
 
 def test_clients_are_listed_and_a_connection_is_closed(
