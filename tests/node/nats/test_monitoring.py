@@ -98,8 +98,16 @@ class TestConnections:
 
     @pytest.mark.parametrize(
         "query",
-        "connz?limit=-1 connz?limit=a connz?offset=9999999999999999999 connz?sort=x connz?state=x"
-        " connz?auth=perhaps jsz?streams=2 accountz?acc=nope".split(),
+        [
+            "connz?limit=-1",
+            "connz?limit=a",
+            "connz?offset=9999999999999999999",
+            "connz?sort=x",
+            "connz?state=x",
+            "connz?auth=perhaps",
+            "jsz?streams=2",
+            "accountz?acc=nope",
+        ],
     )
     def test_what_cannot_be_asked_is_refused(self, running: Running, query: str):
         status, text = told(running.node, query)
