@@ -157,14 +157,13 @@ bench-postmortem: $(SPARK_READY) ## Rows a second of reading, decoding, replay a
 	@$(BIN)/python -m tests.acceptance.bench.postmortem $(ARGS)
 
 # NATS is driven by its own Python client.
-COMPARE_READY := $(VENV)/.compare
-$(COMPARE_READY): $(READY)
-	@$(INSTALL) 'nats-py>=2.9,<3'
-	@touch $@
-
 .PHONY: compare
-compare: $(COMPARE_READY) ## Beside RabbitMQ and NATS, interleaved, against targets: QUICK=1 within 10 minutes, ARGS="--output docs"
+compare: $(READY) ## Beside RabbitMQ and NATS, interleaved, against targets: QUICK=1 within 10 minutes, ARGS="--output docs"
 	@$(BIN)/python -m tests.acceptance.bench.compare $(if $(QUICK),--quick) $(ARGS)
+
+.PHONY: bench-nats
+bench-nats: $(READY) ## The same of NATS's clients: streams and core messages beside nats-server in two settings
+	@$(BIN)/python -m tests.acceptance.bench.compare --table performance-nats $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: scaling
 scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QUICK=1 in 5 minutes, ARGS="--output docs"

@@ -1,4 +1,4 @@
-"""Clients that publish to NATS JetStream: one in C of our own, and NATS' own for Python."""
+"""Clients of NATS: one in C of our own, and NATS' own for Python."""
 
 from __future__ import annotations
 
@@ -17,17 +17,59 @@ from tests.acceptance.bench.workers import Outcome
 
 @dataclass(frozen=True)
 class NatsPublish:
-    """Keeps `window` messages unconfirmed until standard input is closed."""
+    """Keeps `window` messages unconfirmed."""
 
     port: int
     subject: str
+    count: int = 0  # 0: until standard input is closed
     size: int = 100
     window: int = 1000
+
+    def command(self) -> list[str]:
+        return _c_client("publish", self.port, self.subject, self.count, self.size, self.window)
+
+
+@dataclass(frozen=True)
+class NatsPull:
+    """Acks each message; two pulls wait."""
+
+    port: int
+    stream: str
+    consumer: str
+    count: int
+    batch: int = 100
+
+    def command(self) -> list[str]:
+        return _c_client("pull", self.port, self.stream, self.consumer, self.count, self.batch)
+
+
+@dataclass(frozen=True)
+class NatsSend:
+    """Core messages, as fast as the node reads them."""
+
+    port: int
+    subject: str
+    count: int = 0
+    size: int = 100
+
+    def command(self) -> list[str]:
+        return _c_client("send", self.port, self.subject, self.count, self.size)
+
+
+@dataclass(frozen=True)
+class NatsTake:
+    """What comes of core messages. Latency is from client to client."""
+
+    port: int
+    subject: str
     count: int = 0
 
     def command(self) -> list[str]:
-        numbers = (self.size, self.window)
-        return [c_client("nats_load.c"), str(self.port), self.subject, *map(str, numbers)]
+        return _c_client("take", self.port, self.subject, self.count)
+
+
+def _c_client(*words: str | int) -> list[str]:
+    return [c_client("nats_load.c"), *map(str, words)]
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ class Nodes:
     def urls(self) -> list[str]:
         return self._cluster.urls
 
+    def named(self, name: str) -> LocalNode:
+        return self._cluster.named(name)
+
     def pids(self) -> list[int]:
         return [node.pid for node in self.all if node.pid is not None]
 

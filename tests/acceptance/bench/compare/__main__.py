@@ -28,7 +28,7 @@ from tests.acceptance.bench.compare.rows import (
     NATS_SYNC,
     QUORATE,
     RABBITMQ,
-    ROWS,
+    TABLES,
     TITLES,
     TMPFS,
     Row,
@@ -42,8 +42,6 @@ Makers = dict[str, Callable[[Path], Contender]]
 #: Of a row at one broker; what takes longer is told as failed.
 ROW_S_MAX = 300.0
 ROW_QUICK_S_MAX = 75.0
-#: Where fsyncs are counted, after the rounds.
-SYNCING = ("publish-varied", "large-1", "single", "native-batches", "native-singles")
 
 
 def arguments() -> argparse.Namespace:
@@ -52,6 +50,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="one round of short runs")
     parser.add_argument("--rounds", type=int, help=f"default: {ROUNDS}; quick: 1")
+    parser.add_argument(
+        "--table", choices=TABLES, default="performance", help="which rows; default: %(default)s"
+    )
     parser.add_argument("--only", metavar="ROWS", help="names of rows, with commas")
     parser.add_argument(
         "--output", type=Path, default=Path("build/compare"), help="folder for what is written"
@@ -68,8 +69,9 @@ class Comparison:
         self.scale: Scale = QUICK if args.quick else FULL
         self.rounds: int = args.rounds or (1 if args.quick else ROUNDS)
         self.row_s_max = ROW_QUICK_S_MAX if args.quick else ROW_S_MAX
-        only = set(args.only.split(",")) if args.only else {row.name for row in ROWS}
-        self.rows = [row for row in ROWS if row.name in only]
+        self.table = TABLES[args.table]
+        only = set(args.only.split(",")) if args.only else {row.name for row in self.table.rows}
+        self.rows = [row for row in self.table.rows if row.name in only]
         self.runs: list[dict[str, Any]] = []
         self.fsyncs: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -92,7 +94,7 @@ class Comparison:
                 for row in rows:
                     await self._round(row, number, brokers)
             for row in rows if self.traced else ():
-                if row.name in SYNCING:
+                if row.name in self.table.synced:
                     await self._count_fsyncs(row, brokers)
         finally:
             await stop_all(list(brokers.values()))
@@ -137,11 +139,12 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
     comparison = Comparison(args, console)
     versions = {QUORATE: PRODUCT_VERSION}
     makers: Makers = {QUORATE: Quorate}
-    try:
-        versions[RABBITMQ] = peers.bring_rabbitmq()
-        makers[RABBITMQ] = RabbitMq
-    except peers.Missing as missing:
-        comparison.note(f"Without RabbitMQ: {missing}")
+    if any(RABBITMQ in row.runs for row in comparison.rows):
+        try:
+            versions[RABBITMQ] = peers.bring_rabbitmq()
+            makers[RABBITMQ] = RabbitMq
+        except peers.Missing as missing:
+            comparison.note(f"Without RabbitMQ: {missing}")
     try:
         program, versions[NATS] = peers.bring_nats()
         makers[NATS] = partial(Nats, NATS, program)
@@ -158,6 +161,7 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
         comparison.note("It was stopped before its end.")
     return {
         "version": 1,
+        "table": args.table,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
         "quick": args.quick,
@@ -182,7 +186,7 @@ def _ended(*_: object) -> None:
 
 def main() -> int:
     args = arguments()
-    results = args.output / "performance" / "results.json"
+    results = args.output / args.table / "results.json"
     if args.render:
         document.write(json.loads(results.read_text()), args.output)
         return 0
@@ -202,7 +206,9 @@ def main() -> int:
             f"{mark} {row.name:18} {target.text:14} {document.spread(value)}{peer}", highlight=False
         )
     met = sum(target.met(value.median) for _, target, value in verdicts)
-    console.print(f"{met} of {len(verdicts)} targets met. Written to {args.output}/performance.md.")
+    console.print(
+        f"{met} of {len(verdicts)} targets met. Written to {args.output}/{args.table}.md."
+    )
     for note in found["notes"]:
         console.print(note, style="yellow", highlight=False)
     return 0

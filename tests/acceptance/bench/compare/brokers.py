@@ -9,11 +9,15 @@ import json
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nats
+import nats.errors
 import pika
+from nats.aio.client import Client
+from nats.js import JetStreamContext, api
 
 from quorate.ports import free_port, is_free
 from tests.acceptance.bench.amqp_works import AmqpDeclare
@@ -24,6 +28,7 @@ from tests.testkit.rabbitmq import Names, RabbitError, RabbitProcess
 NODES = 3
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
+API_S_MAX = 20.0
 POLL_S = 0.2
 #: Nodes that have just met hand leaderships over to where they belong.
 BALANCED_S = 8.0
@@ -32,7 +37,7 @@ RABBIT_SETTINGS = "cluster_formation.peer_discovery_backend = classic_config\n" 
     for number in range(1, NODES + 1)
 )
 NATS_SETTINGS = """\
-server_name: nats{number}
+server_name: {node}
 listen: 127.0.0.1:{port}
 log_file: "{folder}/log"
 jetstream {{ store_dir: "{folder}/js", max_mem: 1G, max_file: 20G
@@ -62,6 +67,60 @@ class Contender(ABC):
     async def stop(self) -> None: ...
     @abstractmethod
     def pids(self) -> list[int]: ...
+
+
+class NatsContender(Contender):
+    """One that speaks NATS, with JetStream."""
+
+    _streams: Iterator[int]
+
+    @abstractmethod
+    def nats_ports(self) -> dict[str, int]:
+        """By the node's name, as the server says it."""
+
+    @abstractmethod
+    async def kill(self, node: str) -> None: ...
+    @abstractmethod
+    async def restart(self, node: str) -> None:
+        """After `kill`; returns when its process serves clients."""
+
+    @contextlib.asynccontextmanager
+    async def client(self, port: int | None = None) -> AsyncGenerator[Client]:
+        client = await nats.connect(f"nats://127.0.0.1:{port or min(self.nats_ports().values())}")
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    @contextlib.asynccontextmanager
+    async def stream(self) -> AsyncGenerator[Place]:
+        """Of three copies in files; its subject is its name."""
+        name = f"stream-{next(self._streams)}"
+        async with self.client() as client:
+            stream = client.jetstream(timeout=API_S_MAX)
+            await stream.add_stream(stream_of(name))
+            leader = await self.stream_leader(stream, name)
+            ports = self.nats_ports()
+            follower = next(port for node, port in ports.items() if node != leader)
+            yield Place(name, ports[leader], follower)
+            await stream.delete_stream(name)
+
+    async def stream_leader(self, stream: JetStreamContext, name: str) -> str:
+        """The name of the node that leads it and is up, when all its copies are as far."""
+        async with asyncio.timeout(START_S_MAX):
+            while True:
+                with contextlib.suppress(nats.errors.Error):
+                    cluster = (await stream.stream_info(name)).cluster
+                    copies = (cluster and cluster.replicas) or []
+                    if cluster and cluster.leader and all(copy.current for copy in copies):
+                        return cluster.leader
+                await asyncio.sleep(POLL_S)
+
+
+def stream_of(name: str) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=name, subjects=[name], num_replicas=NODES, storage=api.StorageType.FILE
+    )
 
 
 class AmqpContender(Contender):
@@ -130,11 +189,12 @@ def _channel(port: int) -> Any:
         connection.close()
 
 
-class Quorate(AmqpContender):
+class Quorate(AmqpContender, NatsContender):
     name = "quorate"
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        self._streams = itertools.count(1)
         self.nodes = Nodes(folder)
 
     async def start(self) -> None:
@@ -152,6 +212,16 @@ class Quorate(AmqpContender):
 
     def ports(self) -> list[int]:
         return [node.amqp for node in self.nodes.all]
+
+    def nats_ports(self) -> dict[str, int]:
+        return {node.name: node.nats for node in self.nodes.all}
+
+    async def kill(self, node: str) -> None:
+        await self.nodes.kill(self.nodes.named(node))
+
+    async def restart(self, node: str) -> None:
+        await self.nodes.launch(self.nodes.named(node))
+        await self.nodes.until_ready()
 
     async def place(self, queue: str, declared_at: int) -> Place:
         leader = await self.nodes.leader(queue)
@@ -196,26 +266,24 @@ class RabbitMq(AmqpContender):
         return Place(queue, declared_at, next(p for p in self.ports() if p != declared_at))
 
 
-class Nats(Contender):
+class Nats(NatsContender):
     """JetStream, as shipped or with further lines in its `jetstream` block."""
 
     def __init__(self, name: str, program: str, folder: Path, extra: str = "") -> None:
         self.name = name
         self._program, self._folder, self._extra = program, folder.resolve(), extra
-        self._ports = [free_port() for _ in range(NODES)]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._numbers = itertools.count(1)
+        self._ports = {f"nats{number}": free_port() for number in range(1, NODES + 1)}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._streams = itertools.count(1)
 
     async def start(self) -> None:
-        import nats.errors
-
         routes = [free_port() for _ in range(NODES)]
-        for number, (port, route) in enumerate(zip(self._ports, routes, strict=True), 1):
-            folder = self._folder / f"nats{number}"
+        for (node, port), route in zip(self._ports.items(), routes, strict=True):
+            folder = self._folder / node
             folder.mkdir(parents=True)
             (folder / "conf").write_text(
                 NATS_SETTINGS.format(
-                    number=number,
+                    node=node,
                     port=port,
                     route=route,
                     folder=folder,
@@ -223,14 +291,9 @@ class Nats(Contender):
                     routes=", ".join(f"nats://127.0.0.1:{each}" for each in routes),
                 )
             )
-            with (folder / "output").open("wb") as output:
-                command = [self._program, "-c", str(folder / "conf")]
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
-                self._processes.append(process)
+            self._launch(node)
         async with asyncio.timeout(START_S_MAX):
-            while any(map(is_free, self._ports)):
+            while any(map(is_free, self._ports.values())):
                 await asyncio.sleep(POLL_S)
             while True:  # until a stream can be made
                 with contextlib.suppress(nats.errors.Error):
@@ -238,10 +301,31 @@ class Nats(Contender):
                         return
                 await asyncio.sleep(POLL_S)
 
+    def _launch(self, node: str) -> None:
+        folder = self._folder / node
+        with (folder / "output").open("ab") as output:
+            command = [self._program, "-c", str(folder / "conf")]
+            self._processes[node] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    async def kill(self, node: str) -> None:
+        self._processes[node].kill()
+        await asyncio.to_thread(self._processes[node].wait)
+
+    async def restart(self, node: str) -> None:
+        self._launch(node)
+        async with asyncio.timeout(START_S_MAX):
+            while is_free(self._ports[node]):
+                await asyncio.sleep(POLL_S)
+
+    def nats_ports(self) -> dict[str, int]:
+        return self._ports
+
     async def stop(self) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             process.terminate()
-        for process in self._processes:
+        for process in self._processes.values():
             try:
                 await asyncio.to_thread(process.wait, STOP_S_MAX)
             except subprocess.TimeoutExpired:
@@ -249,34 +333,7 @@ class Nats(Contender):
                 process.wait()
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
-
-    @contextlib.asynccontextmanager
-    async def stream(self) -> AsyncGenerator[Place]:
-        """Of three copies in files; its subject is its name."""
-        import nats
-        from nats.js import api
-
-        name = f"compare-{next(self._numbers)}"
-        client = await nats.connect(f"nats://127.0.0.1:{self._ports[0]}")
-        try:
-            stream = client.jetstream(timeout=20)
-            await stream.add_stream(
-                api.StreamConfig(
-                    name=name, subjects=[name], num_replicas=NODES, storage=api.StorageType.FILE
-                )
-            )
-            leader = None
-            async with asyncio.timeout(START_S_MAX):
-                while leader is None:
-                    cluster = (await stream.stream_info(name)).cluster
-                    leader = cluster.leader if cluster else None
-                    await asyncio.sleep(0.1)
-            index = int(leader.removeprefix("nats")) - 1
-            yield Place(name, self._ports[index], self._ports[(index + 1) % NODES])
-            await stream.delete_stream(name)
-        finally:
-            await client.close()
+        return [process.pid for process in self._processes.values()]
 
 
 async def stop_all(contenders: Sequence[Contender]) -> None:

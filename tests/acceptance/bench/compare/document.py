@@ -1,4 +1,4 @@
-"""`performance.md` and its pictures, made of the results of a comparison."""
+"""A page like `performance.md` and its pictures, made of the results of a comparison."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from chaos.report.canvas import GRID, draw, numbers
 from tests.acceptance.bench.compare.rows import (
     FIGURES,
     QUORATE,
-    ROWS,
+    TABLES,
     TITLES,
     UNITS,
     Row,
     Summary,
+    Table,
     Target,
     figure,
     measured,
 )
 from tests.acceptance.bench.measure import NOISY_PERCENT, percentile
 
-TEMPLATE = Path(__file__).with_name("performance.md")
 MET, MISSED = "✅", "❌"
 COLOURS = {True: "#009E73", False: "#D55E00"}
 BROKER_COLOURS = {
@@ -37,11 +37,12 @@ Document = dict[str, Any]
 
 
 def write(document: Document, folder: Path) -> None:
-    """`performance.md` in the folder; the results and pictures in `performance` there."""
-    pictures = folder / "performance"
+    """The table's page in the folder; the results and pictures in a folder of its name there."""
+    name = _table_of(document).name
+    pictures = folder / name
     pictures.mkdir(parents=True, exist_ok=True)
     (pictures / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-    (folder / "performance.md").write_text(text_of(document))
+    (folder / f"{name}.md").write_text(text_of(document))
     _draw_ratios(document, pictures / "ratios.png")
     _draw_figures(document, pictures / "figures.png")
 
@@ -53,15 +54,19 @@ def text_of(document: Document) -> str:
         "others": _others(document),
         "fsyncs": _fsyncs(document),
     }
-    text = TEMPLATE.read_text()
+    text = Path(__file__).with_name(f"{_table_of(document).name}.md").read_text()
     for name, part in parts.items():
         text = text.replace("{{" + name + "}}", part)
     return text
 
 
+def _table_of(document: Document) -> Table:
+    return TABLES[document.get("table", "performance")]
+
+
 def verdicts(document: Document) -> Iterator[tuple[Row, Target, Summary]]:
     """Every target that was measured."""
-    for row in ROWS:
+    for row in _table_of(document).rows:
         for target in row.targets:
             if (value := measured(document["runs"], row, target)) is not None:
                 yield row, target, value
@@ -149,7 +154,7 @@ def _others(document: Document) -> str:
         "| workload | broker | rate /s | p50 ms | p99 ms | CPU us a message |",
         "|---|---|---|---|---|---|",
     ]
-    for row in ROWS:
+    for row in _table_of(document).rows:
         title = row.title
         for broker in row.runs:
             found = [
@@ -170,7 +175,7 @@ def _fsyncs(document: Document) -> str:
         "| workload | broker | messages | fsyncs of the three nodes | messages for one |",
         "|---|---|---|---|---|",
     ]
-    titles, before = {row.name: row.title for row in ROWS}, ""
+    titles, before = {row.name: row.title for row in _table_of(document).rows}, ""
     for each in document["fsyncs"]:
         total = sum(each["by_node"])
         by_node = " + ".join(f"{count:,}" for count in each["by_node"])
@@ -223,7 +228,9 @@ def _draw_figures(document: Document, path: Path) -> None:
         ("p50_ms", "p50, ms"),
         ("cpu_us", "CPU of the nodes, us a message"),
     ]
-    rows = [row for row in ROWS if figure(document["runs"], row, QUORATE, "cpu_us")]
+    rows = [
+        row for row in _table_of(document).rows if figure(document["runs"], row, QUORATE, "cpu_us")
+    ]
     if not rows:
         return
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.acceptance.bench.compare import workloads
+from tests.acceptance.bench.compare import jetstream, workloads
 from tests.acceptance.bench.compare.workloads import Figures, Run
 
 QUORATE, RABBITMQ, NATS, NATS_SYNC = "quorate", "rabbitmq", "nats", "nats-sync"
@@ -27,6 +27,9 @@ FIGURES = {
     "percent": "CPU",
     "declares": "declares",
     "p99_times": "p99 by that without",
+    "p50_times": "p50 by that of our own protocol",
+    "gap_ms": "gap",
+    "start_s": "start of a node",
 }
 UNITS = {
     "rate": "/s",
@@ -36,6 +39,9 @@ UNITS = {
     "percent": " %",
     "declares": "/s",
     "p99_times": "x",
+    "p50_times": "x",
+    "gap_ms": " ms",
+    "start_s": " s",
 }
 
 
@@ -181,9 +187,9 @@ ROWS = (
         "native-batches",
         "native: publish 100 B, Quorate in batches of 256 by its Python client, NATS by a C client",
         {
-            QUORATE: workloads.native_batches,
-            NATS: workloads.nats_publish,
-            NATS_SYNC: workloads.nats_publish,
+            QUORATE: partial(workloads.native, batch=workloads.BATCH, window=workloads.BATCHES),
+            NATS: jetstream.publish,
+            NATS_SYNC: jetstream.publish,
         },
         (Target("rate", 1.5, NATS), Target("rate", 5, NATS_SYNC)),
     ),
@@ -191,13 +197,90 @@ ROWS = (
         "native-singles",
         "native: publish 100 B one a call, 256 in flight, by both Python clients",
         {
-            QUORATE: workloads.native_singles,
-            NATS: workloads.nats_singles,
-            NATS_SYNC: workloads.nats_singles,
+            QUORATE: workloads.native,
+            NATS: jetstream.publish_by_python,
+            NATS_SYNC: jetstream.publish_by_python,
         },
         (Target("rate", 0.8, NATS),),
     ),
 )
+
+
+NATS_ROWS = (
+    Row(
+        "publish",
+        "publish to a stream, 100 B, window 1000",
+        beside(jetstream.publish, NATS, NATS_SYNC),
+        (
+            Target("rate", 1.5, NATS),
+            Target("rate", 3, NATS_SYNC),
+            Target("cpu_us", 1.5, NATS),
+        ),
+    ),
+    Row(
+        "single",
+        "publish to a stream, 100 B, one outstanding",
+        {
+            QUORATE: jetstream.single_beside_native,
+            NATS: partial(jetstream.publish, window=1),
+            NATS_SYNC: partial(jetstream.publish, window=1),
+        },
+        (Target("p50_times", 1.2),),
+    ),
+    Row(
+        "pull",
+        "pull what is there already: batches of 100, each message acknowledged",
+        beside(jetstream.pull, NATS, NATS_SYNC),
+        against(NATS, rate=1),
+    ),
+    Row(
+        "core",
+        "core publish-subscribe, 100 B, both at one node",
+        beside(jetstream.core, NATS),
+        against(NATS, rate=0.5),
+    ),
+    Row(
+        "core-across",
+        "the same, each at a node of its own",
+        beside(partial(jetstream.core, across=True), NATS),
+        against(NATS, rate=0.5),
+    ),
+    Row(
+        "failover",
+        "kill -9 of the node that leads a stream: from the kill to the next ack of a new message",
+        beside(jetstream.failover, NATS, NATS_SYNC),
+        against(NATS, gap_ms=0.1),
+    ),
+    Row(
+        "thousand-streams",
+        "1,000 streams with 3 consumers each (QUICK: 200), idle: CPU of a node in percent"
+        " of a core; start of a node that was killed",
+        beside(jetstream.many_streams, NATS),
+        (Target("percent", 2), Target("start_s", 10)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A comparison: its rows, and the name of its page and its template."""
+
+    name: str
+    rows: tuple[Row, ...]
+    synced: tuple[str, ...]  # rows whose fsyncs are counted, after the rounds
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "performance",
+            ROWS,
+            ("publish-varied", "large-1", "single", "native-batches", "native-singles"),
+        ),
+        Table("performance-nats", NATS_ROWS, ("publish", "single", "pull")),
+    )
+}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from tests.acceptance.bench.compare.rows import (
     QUORATE,
     RABBITMQ,
     ROWS,
+    TABLES,
     Summary,
     Target,
     figure,
@@ -75,7 +76,20 @@ def test_pictures_and_results_stand_beside_the_page(tmp_path: Any):
     assert names == {"results.json", "ratios.png", "figures.png"}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_a_table_has_its_page(table: Any):
+    found = results() | {"table": table.name}
+
+    text = document.text_of(found)
+
+    assert table.name in text
+    assert "{{" not in text
+
+
+EVERY = [row for table in TABLES.values() for row in table.rows]
+
+
+@pytest.mark.parametrize("row", EVERY, ids=lambda row: row.name)
 def test_every_target_is_of_a_broker_that_its_row_measures(row: Any):
     assert QUORATE in row.runs
     assert all(target.peer is None or target.peer in row.runs for target in row.targets)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.bench.amqp_works import PREFETCH, AmqpConsume, AmqpPublish
-from tests.acceptance.bench.compare.brokers import AmqpContender, Contender, Nats, Quorate
+from tests.acceptance.bench.compare.brokers import AmqpContender, Contender, Quorate
 from tests.acceptance.bench.measure import Meter, cpu_s, percentile
-from tests.acceptance.bench.nats_works import NatsPublish, NatsPythonPublish
 from tests.acceptance.bench.workers import Outcome, Publish, Work, run_all, worker
 
 KIB = 1024
@@ -38,11 +37,12 @@ class Scale:
     seconds: float = 5.0
     consumed: int = 200_000
     queues: int = 10_000
+    streams: int = 1_000
     idle_s: float = 15.0
 
 
 FULL = Scale()
-QUICK = Scale(seconds=2.5, consumed=60_000, queues=2_000, idle_s=6.0)
+QUICK = Scale(seconds=2.5, consumed=60_000, queues=2_000, streams=200, idle_s=6.0)
 
 
 async def load(works: Sequence[Work], seconds: float) -> list[Outcome]:
@@ -187,37 +187,15 @@ async def fan_out(broker: AmqpContender, scale: Scale) -> Figures:
     return figures
 
 
-# --- beside NATS ----------------------------------------------------------------------------------
+# --- our own protocol ----------------------------------------------------------------------------
 
 
-async def native_batches(broker: Quorate, scale: Scale) -> Figures:
-    """The Python client, batches of 256."""
-    return await _native(broker, scale, BATCH, BATCHES)
-
-
-async def native_singles(broker: Quorate, scale: Scale) -> Figures:
-    """The Python client, one message a call, 256 calls at a time."""
-    return await _native(broker, scale, 1, SINGLES)
-
-
-async def _native(broker: Quorate, scale: Scale, batch: int, window: int) -> Figures:
+async def native(
+    broker: Quorate, scale: Scale, *, batch: int = 1, window: int = SINGLES
+) -> Figures:
+    """The Python client: so many messages a call, so many calls at a time."""
     async with broker.queues() as (place,):
         work = Publish(broker.nodes.urls, place.queue, 0, 100, batch, window)
-        _, figures = await metered(broker, [work], scale.seconds)
-    return figures
-
-
-async def nats_publish(broker: Nats, scale: Scale) -> Figures:
-    """The C client, which leaves the nodes more of the machine than a Python one."""
-    async with broker.stream() as place:
-        _, figures = await metered(broker, [NatsPublish(place.leader, place.queue)], scale.seconds)
-    return figures
-
-
-async def nats_singles(broker: Nats, scale: Scale) -> Figures:
-    """The Python client of NATS, 256 calls at a time."""
-    async with broker.stream() as place:
-        work = NatsPythonPublish(place.leader, place.queue, window=SINGLES)
         _, figures = await metered(broker, [work], scale.seconds)
     return figures
 
