@@ -12,20 +12,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from cluster.log import format as fmt
-from cluster.log.index import Place
-from cluster.log.journal import Journal, slots_of
+from cluster.log.journal import Journal
+from cluster.log.rewriting import Rewriting
 from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.space import Space
 from cluster.log.wal import Segment, Wal
 from cluster.seams import File
 
-#: Bytes that one call may copy forward or write to the archive in one go.
+#: Bytes that one call may copy to another segment, and write to the archive in one go.
 REWRITE_BYTES_MAX: Final = 4 << 20
 COPY_BYTES: Final = 1 << 20
 #: A sealed segment with less than this share of live bytes is rewritten.
 SPARSE_SHARE: Final = 0.5
 #: The same while space is short: then even a small gain is worth the copying.
 SPARSE_SHARE_PRESSED: Final = 0.85
+#: More sparse segments than these are rewritten, though they do not fill half a segment.
+SPARSE_SEGMENTS_MAX: Final = 4
 #: Sealed segments below an eighth of the usual size, as every restart leaves one; above this many
 #: they are merged.
 SMALL_SEGMENTS_MAX: Final = 8
@@ -54,6 +56,7 @@ class Cleaner:
         self._retain_bytes = retain_bytes
         self._retain_ns = int(retain_hours * 3600e9)
         self._archive_dir = archive_dir
+        self._rewriting: Rewriting | None = None
 
     async def run(self, space: Space) -> None:
         if self._archive_dir is not None:
@@ -62,6 +65,11 @@ class Cleaner:
         await self._drop(self._dead(space_is_short=space.near))
         if await self._rewrite(space):
             await self._drop(self._dead(space_is_short=space.near))
+
+    def close(self) -> None:
+        """Nothing points to what is being written."""
+        if self._rewriting is not None:
+            self._rewriting.close()
 
     # Dropping
 
@@ -131,49 +139,40 @@ class Cleaner:
         return sum(segment.size - segment.live_bytes for segment in going)
 
     async def _rewrite(self, space: Space) -> bool:
-        """Copy what is live in the oldest sparse segments to the end of the log."""
-        await self._bring_in(space)
-        wal, room = self._wal, REWRITE_BYTES_MAX
-        for segment in self._with_room(space):
-            for journal in self._journals.values():
-                for columns, slot, index in slots_of(journal, segment.number):
-                    if room <= 0:
-                        break
-                    old = columns.place(slot)
-                    term = columns.terms[slot]
-                    offset = wal.append(fmt.KIND_LIVE, journal.group, index, term, wal.read(old))
-                    new = Place(wal.active.number, offset, old.length)
-                    columns.move(slot, new.segment, new.offset)
-                    wal.hold(new)
-                    wal.release(old)
-                    room -= fmt.RECORD_HEADER + old.length
-        copied = room < REWRITE_BYTES_MAX
-        if copied:
-            wal.write()
-            await wal.sync()
-        return copied
-
-    async def _bring_in(self, space: Space) -> None:
-        """What is copied next is read off the event loop once: then it is in the page cache, and
-        the copying, which nothing may interrupt, does not wait for the device.
-        """
-        room = REWRITE_BYTES_MAX
-        for segment in self._with_room(space):
-            pieces = set[int]()
-            for journal in self._journals.values():
-                for columns, slot, _ in slots_of(journal, segment.number):
-                    if room <= 0:
-                        break
-                    place = columns.place(slot)
-                    size = fmt.RECORD_HEADER + place.length
-                    end = place.offset + size - 1
-                    pieces.update(range(place.offset // COPY_BYTES, end // COPY_BYTES + 1))
-                    room -= size
+        """Copy some of what is live in the oldest sparse segments; whether any can go now."""
+        if self._rewriting is None and (sparse := self._next_sparse(space)):
+            number = await self._wal.spare_number()
             try:
-                for piece in sorted(pieces):
-                    await segment.file.fetch(piece * COPY_BYTES, COPY_BYTES)
+                self._rewriting = Rewriting(self._wal, number, sparse, self._journals.values())
             except OSError as error:
-                raise self._wal.fail("read", segment.path, error) from error
+                raise self._wal.fail("creation", self._wal.directory, error) from error
+        rewriting = self._rewriting
+        if rewriting is None:
+            return False
+        try:
+            if not await rewriting.copy(REWRITE_BYTES_MAX) and not space.near:
+                return False
+            self._rewriting = None
+            await rewriting.publish()
+        except OSError as error:
+            raise self._wal.fail("rewriting", self._wal.directory, error) from error
+        return True
+
+    def _next_sparse(self, space: Space) -> list[Segment]:
+        """As many as make a segment; none yet if they are few and have little, unless space is
+        short: small segments of copies would have to be merged later.
+        """
+        sparse = self._with_room(space)
+        found, room = list[Segment](), self._wal.segment_bytes
+        few = len(sparse) <= SPARSE_SEGMENTS_MAX
+        if few and sum(s.live_bytes for s in sparse) < room // 2 and not space.near:
+            return found
+        for segment in sparse:
+            if found and segment.live_bytes > room:
+                break
+            room -= segment.live_bytes
+            found.append(segment)
+        return found
 
     # Archive
 

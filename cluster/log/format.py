@@ -19,6 +19,8 @@ FORMAT_VERSION: Final = 1
 
 SEGMENT_MAGIC: Final = b"QUORLOG\n"
 SEGMENT_SUFFIX: Final = ".log"
+#: Behind the name of a file that is not complete yet.
+UNFINISHED_SUFFIX: Final = ".tmp"
 _SEGMENT_NAME: Final = re.compile(r"(\d{12})(-\d{20})?\.log")
 
 #: magic, version, header length, crc32c, number, wall ns, mono ns, boot id, node length, cluster

@@ -172,6 +172,14 @@ class Journal:
         digest = None if place is None else self._wal.read(place)[: fmt.HASH_BYTES]
         return None if digest == fmt.NO_HASH else digest
 
+    def located(self, index: int) -> tuple[Tail | Sparse, int] | None:
+        """Columns and slot of an entry that is there."""
+        for columns in (self.tail, self.old):
+            slot = columns.slot(index)
+            if slot is not None:
+                return columns, slot
+        return None
+
     def _place(self, index: int) -> Place | None:
         slot = self.tail.slot(index)
         if slot is not None:
@@ -541,11 +549,8 @@ class Journal:
         self.removed = True
 
 
-def slots_of(journal: Journal, segment: int) -> Sequence[tuple[Tail | Sparse, int, int]]:
-    """(columns, slot, index) of the journal's live entries in that segment."""
-    found = list[tuple[Tail | Sparse, int, int]]()
-    for slot in journal.old.positions_in(segment):
-        found.append((journal.old, slot, journal.old.indexes[slot]))
-    for slot in journal.tail.positions_in(segment):
-        found.append((journal.tail, slot, journal.tail.first + slot))
-    return found
+def indexes_in(journal: Journal, segment: int) -> list[int]:
+    """Of the journal's entries that lie in that segment, ascending."""
+    old, tail = journal.old, journal.tail
+    found = [old.indexes[slot] for slot in old.positions_in(segment)]
+    return found + [tail.first + slot for slot in tail.positions_in(segment)]

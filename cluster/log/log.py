@@ -270,4 +270,5 @@ class Log:
             for _ in range(2):  # the second one is for the mark that the first one leaves
                 self.wal.write()
                 await self.wal.sync()
+        self.cleaner.close()
         self.wal.close()

@@ -52,6 +52,7 @@ async def recover(
     names = [(fmt.segment_number(name), name) for name in disk.list_dir(wal.directory)]
     numbers = sorted(number for number, _ in names if number is not None)
     unfinished = list[str]()
+    copies = [f"{wal.directory}/{name}" for _, name in names if _is_unfinished_copy(name)]
     for number in numbers:
         path = f"{wal.directory}/{fmt.segment_name(number)}"
         file = disk.open(path)
@@ -103,8 +104,14 @@ async def recover(
                 segment.path, segment.size, f"synced data is missing: it reached to {offset}"
             )
     found.next_number = max(numbers, default=0) + 1
-    await _repair(wal, found, last, unfinished)
+    await _repair(wal, found, last, unfinished + copies)
     return found
+
+
+def _is_unfinished_copy(name: str) -> bool:
+    """Of a segment that the cleaner was writing."""
+    base = name.removesuffix(fmt.UNFINISHED_SUFFIX)
+    return base != name and fmt.segment_number(base) is not None
 
 
 def _header(file: File, path: str, *, last: bool) -> fmt.FileHeader | None:

@@ -158,6 +158,25 @@ class Wal:
         async with self._lock:
             await self._roll()
 
+    async def spare_number(self) -> int:
+        """Of a segment that holds copies: above all that is sealed, and below the active one, whose
+        records are newer. The active segment is sealed for it.
+        """
+        async with self._lock:
+            sealed = self.active.number
+            while self.active.number < sealed + 2:  # one that a cancelled call has left comes first
+                await self._roll(self.active.number + 2)
+        return self.active.number - 1
+
+    def adopt(self, segment: Segment) -> None:
+        """A segment of copies, complete and synced under its name."""
+        segment.sealed = True
+        segment.synced = segment.size
+        segment.last_wall_ns = self.clock.wall_ns()
+        self.segments[segment.number] = segment
+        self.segments = dict(sorted(self.segments.items()))
+        self.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(segment.number, segment.size))
+
     async def _sync_active(self, *, mark: bool = True) -> None:
         if self.failure is not None:
             raise FatalDiskError(self.failure)
@@ -181,8 +200,8 @@ class Wal:
         if mark and size < self.segment_bytes:
             self.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(active.number, size))
 
-    async def _roll(self) -> None:
-        fresh = await self._prepare(self.active.number + 1)
+    async def _roll(self, number: int = 0) -> None:
+        fresh = await self._prepare(number or self.active.number + 1)
         # While it was created others may have written: nothing unsynced may stay behind.
         while self._buffers or self.active.size > self.active.synced:
             self.write()
@@ -200,23 +219,23 @@ class Wal:
         """The next segment, safe on disk. One that a cancelled call has left is taken up again."""
         try:
             if self._fresh is None:
-                self._fresh = self._create(number)
+                self._fresh = self.create(number, fmt.segment_name(number))
+                self.segments[number] = self._fresh
             await self._fresh.file.sync()
             await self.disk.sync_dir(self.directory)
         except OSError as error:
             raise self._fail("creation", self.directory, error) from error
         return self._fresh
 
-    def _create(self, number: int) -> Segment:
-        path = f"{self.directory}/{fmt.segment_name(number)}"
+    def create(self, number: int, name: str) -> Segment:
+        """A file with a header. Raises OSError."""
+        path = f"{self.directory}/{name}"
         wall, mono = self.clock.wall_ns(), self.clock.monotonic_ns()
         header = fmt.encode_file_header(number, wall, mono, self._boot, self.identity)
         file = self.disk.open(path, create=True)
         file.append([header])
         salt = fmt.decode_file_header(header, path).salt
-        segment = Segment(number, path, file, salt, len(header), len(header), wall)
-        self.segments[number] = segment
-        return segment
+        return Segment(number, path, file, salt, len(header), len(header), wall)
 
     def fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
         """Remember that the disk cannot be trusted any more: everything is refused from here on."""

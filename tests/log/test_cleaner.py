@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cluster.log import Log
+from cluster.log import FatalDiskError, Log, cleaner
 from cluster.log.dump import dump
 from cluster.log.memory_disk import MemoryFile, PowerLost
 from cluster.log.reader import Record, read_snapshot
@@ -56,6 +56,73 @@ async def test_sparse_segments_are_rewritten_and_dead_ones_dropped() -> None:
     check(log)
     out = io.StringIO()
     assert dump(FOLDER, out=out, disk=world.disk) == 0, out.getvalue()
+
+
+async def test_what_stays_is_parted_from_what_comes_and_goes_and_copied_once() -> None:
+    """A stream among the traffic of a queue: in the end it lies by itself and in order."""
+    world = World(segment_bytes=4000)
+    log = await world.open()
+    kept, passing = log.journal(1), log.journal(2)
+    for _ in range(40):
+        fill(kept, 2, size=100)
+        fill(passing, 10, size=100)
+        await save(log)
+        await passing.save_snapshot(passing.last_index, 1, b"", [])
+        await log.maintain()
+    await clean(log)
+    stays = [s for s in log.wal.segments.values() if s.groups == {1}]
+    assert len(stays) >= 3
+    assert all(s.live_bytes > 0.9 * s.size > 2000 for s in stays)
+    places = [kept.tail.place(slot) for slot in range(len(kept.tail)) if kept.tail.segments[slot]]
+    alone = [place for place in places if place.segment in {s.number for s in stays}]
+    assert len(alone) > 0.7 * len(places)
+    assert alone == sorted(alone)
+    before = contents(kept)
+    world.crash()
+    assert contents((await world.open()).journal(1)) == before
+
+
+async def test_what_is_replaced_or_removed_while_it_is_copied_stays_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cleaner, "REWRITE_BYTES_MAX", 300)
+    world = World(segment_bytes=4000)
+    log = await world.open()
+    for _ in range(5):
+        for group, size in ((1, 40), (2, 40), (3, 400)):
+            fill(log.journal(group), 5, size=size)
+        await save(log)
+        await log.wal.roll()
+    await log.journal(3).save_snapshot(26, 1, b"", [])
+    await log.maintain()
+    assert any(name.endswith(".tmp") for name in world.disk.list_dir(FOLDER)), "it is under way"
+    log.journal(1).truncate_from(4)
+    fill(log.journal(1), 10, term=2)
+    log.remove_group(2)
+    fill(log.journal(2), 3, term=3)
+    await save(log)
+    before = {group: contents(log.journal(group)) for group in log.groups()}
+    for _ in range(20):
+        await clean(log)
+    assert {group: contents(log.journal(group)) for group in log.groups()} == before
+    world.crash()
+    log = await world.open()
+    assert {group: contents(log.journal(group)) for group in log.groups()} == before
+
+
+async def test_a_segment_of_copies_that_is_not_complete_is_removed() -> None:
+    world = World(segment_bytes=1500)
+    log = await world.open()
+    await aged(world, log)
+    world.disk.failing = {"rename"}
+    with pytest.raises(FatalDiskError):
+        await clean(log)
+    assert any(name.endswith(".tmp") for name in world.disk.list_dir(FOLDER))
+    world.crash()
+    log = await world.open()
+    assert not any(name.endswith(".tmp") for name in world.disk.list_dir(FOLDER))
+    await clean(log)
+    check(log)
 
 
 async def test_the_cleaner_loses_nothing_wherever_the_power_fails() -> None:
@@ -264,5 +331,5 @@ async def test_what_is_rewritten_or_archived_was_read_off_the_event_loop(
     monkeypatch.undo()
     assert unread == []
     assert fetched
-    assert journal.old.segments[0] == log.wal.active.number, "the oldest was copied"
+    assert journal.old.segments[0] == log.wal.active.number - 1, "the oldest was copied"
     assert [journal.read(n) for n in range(2, 200, 10)] == [before[n] for n in range(2, 200, 10)]

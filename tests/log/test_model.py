@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.log import Log
+from cluster.log import Log, cleaner, rewriting
 from cluster.log.memory_disk import PowerLost
 from cluster.log.reader import CORRUPT, read
 from tests.log.support import FOLDER, World, command, contents
@@ -283,3 +284,20 @@ def test_it_is_so_with_retention_and_an_archive_too(
 ) -> None:
     options: dict[str, Any] = {"retain_bytes": 6000, "archive_dir": "/archive"}
     asyncio.run(drive(script, seed, segment_bytes=3000, hot_bytes=0, **options))
+
+
+@given(
+    script=st.lists(
+        st.one_of(operations, st.tuples(st.just("maintain"))), min_size=20, max_size=100
+    ),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_it_is_so_while_segments_are_rewritten_piece_by_piece(
+    script: list[tuple[Any, ...]], seed: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaner, "REWRITE_BYTES_MAX", 300)
+        patch.setattr(cleaner, "SPARSE_SEGMENTS_MAX", 0)
+        patch.setattr(rewriting, "PIECE_BYTES", 200)
+        asyncio.run(drive(script, seed, segment_bytes=1500, hot_bytes=0))

@@ -501,6 +501,27 @@ LOGS = (
         (LOG, SIMULATOR),
     ),
     Mutant(
+        "entries point to copies in a file that was never synced",
+        _LOG + "rewriting.py",
+        "        await segment.file.sync()\n",
+        "",
+        (LOG,),
+    ),
+    Mutant(
+        "an entry that was replaced while it was copied points to its copy",
+        _LOG + "rewriting.py",
+        "if found is not None and found[0].place(found[1]) == old:",
+        "if found is not None:",
+        (LOG,),
+    ),
+    Mutant(
+        "copies come after records that void them",
+        _LOG + "cleaner.py",
+        "            number = await self._wal.spare_number()\n",
+        "            number = self._wal.active.number + 50\n",
+        (LOG,),
+    ),
+    Mutant(
         "segments go that still hold something",
         _LOG + "cleaner.py",
         "if s.sealed and s.live_bytes == 0]",
