@@ -86,7 +86,7 @@ async def test_what_is_replaced_or_removed_while_it_is_copied_stays_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cleaner, "REWRITE_BYTES_MAX", 300)
-    world = World(segment_bytes=4000)
+    world = World(segment_bytes=4000, hot_bytes=0)
     log = await world.open()
     for _ in range(5):
         for group, size in ((1, 40), (2, 40), (3, 400)):
