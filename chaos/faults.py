@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from cluster.types import NodeId
 
@@ -28,6 +28,29 @@ class Weather:
 
 
 FAIR = Weather()
+
+
+class Faults(Protocol):
+    """What can be done to the nodes of a cluster, simulated or real. What makes no sense, such as
+    to pause a node that is down, does nothing.
+    """
+
+    @property
+    def nodes(self) -> list[NodeId]: ...
+    def start(self, node: NodeId) -> None: ...
+    def kill(self, node: NodeId) -> None: ...
+    def power_loss(self, nodes: Sequence[NodeId]) -> None: ...  # all at the same instant
+    def terminate(self, node: NodeId) -> None: ...
+    def pause(self, node: NodeId) -> None: ...
+    def resume(self, node: NodeId) -> None: ...
+    def partition(self, grudge: Grudge, *, reset: bool = False) -> None: ...
+    def slow_disk(self, node: NodeId, sync_ms: float | None) -> None: ...  # None: as usual
+    def skew_clock(self, node: NodeId, offset_ms: int) -> None: ...
+    # Folders of nodes that are down:
+    def wipe(self, node: NodeId) -> None: ...
+    def copy_data(self, node: NodeId) -> None: ...
+    def restore_data(self, node: NodeId) -> None: ...
+    def damage(self, node: NodeId, kind: Damage) -> str | None: ...
 
 
 def isolate(node: NodeId, nodes: list[NodeId]) -> dict[NodeId, set[NodeId]]:

@@ -193,7 +193,7 @@ async def try_build(trial: Trial, folder: Path, console: Console) -> Row:
         rounds += 1
         place = folder / f"{trial.build}-{rounds}"
         place.mkdir(parents=True)
-        wants_power = "kill:power_loss" in trial.needs
+        wants_power = "power_loss" in trial.needs
         chosen = disks.choose(place / "disks", None if wants_power else "folders")
         attempt = Round(trial, place, chosen, seed=rounds)
         try:

@@ -82,7 +82,7 @@ async def nothing(arena: Arena) -> None:
 async def lose_all_power(arena: Arena) -> None:
     """All of them at once, while they work."""
     await arena.pause(1.0, 2.0)
-    await arena.do(arena.cluster.power_loss_all)
+    await arena.do(arena.cluster.power_loss, arena.cluster.nodes)
     await arena.do(arena.cluster.start_all)
     await arena.ready()
 
@@ -251,7 +251,7 @@ def _lengths(scene: Scene) -> Sequence[Workload]:
 
 CALM = Trial(None, _both_orders, nothing, load_s=2.0)
 TRIALS = (
-    Trial("ack-before-fsync", _kept, lose_all_power, needs=("kill:power_loss",)),
+    Trial("ack-before-fsync", _kept, lose_all_power, needs=("power_loss",)),
     Trial("truncate-without-conflict", _both_orders, isolate_then_kill, needs=("partition",)),
     Trial("forget-the-vote", _both_orders, vote_and_die),
     Trial("sac-without-fencing", _single_active, kill_one, load_s=20.0),

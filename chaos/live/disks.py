@@ -12,8 +12,8 @@ from chaos.live.seams import Disks
 from chaos.live.tracing import TracedDisks
 from cluster.types import NodeId
 
-#: What a file system of its own is needed for, by the names of `Faults`.
-NEEDS_LOOP = ("kill:power_loss", "fill_disk")
+#: What a file system of its own is needed for, by the names in `missing`.
+NEEDS_LOOP = ("power_loss", "fill_disk")
 
 
 class FolderDisks(TracedDisks):

@@ -275,16 +275,25 @@ class LiveCluster:
 
     # --- faults: processes
 
-    def kill(self, node: NodeId, *, power_loss: bool = False) -> None:
-        """With a power loss the machine is gone too, and what it had not synced."""
-        if power_loss:
-            self._cut_power([node])
-        else:
-            self._end(node)
+    def kill(self, node: NodeId) -> None:
+        machine = self._machines[node]
+        if machine.process is not None:
+            machine.process.kill()
+            machine.process.wait()
+        machine.paused = False
 
-    def power_loss_all(self) -> None:
-        """All machines at the same instant."""
-        self._cut_power(self.nodes)
+    def power_loss(self, nodes: Sequence[NodeId]) -> None:
+        """All these machines at the same instant, with what they had not synced."""
+        powered = [node for node in nodes if not self._machines[node].without_power]
+        if powered:
+            self.disks.power_loss(powered)
+        for node in powered:
+            self._machines[node].without_power = True
+        # First all of them, then wait: they end as close to each other as one process can do it.
+        for node in nodes:
+            self._signal(node, signal.SIGKILL)
+        for node in nodes:
+            self.kill(node)
 
     def terminate(self, node: NodeId) -> None:
         self._signal(node, signal.SIGTERM)
@@ -305,8 +314,11 @@ class LiveCluster:
 
     # --- faults: disks of running nodes
 
-    def slow_disk(self, node: NodeId, sync_ms: float) -> None:
-        if (pid := self.pid(node)) is not None:
+    def slow_disk(self, node: NodeId, sync_ms: float | None) -> None:
+        """None: as fast as usual."""
+        if sync_ms is None:
+            self.heal_disk(node)
+        elif (pid := self.pid(node)) is not None:
             self.disks.slow(node, pid, sync_ms)
 
     def fail_fsync(self, node: NodeId) -> None:
@@ -435,25 +447,6 @@ class LiveCluster:
         process = self._machines[node].process
         if process is not None:
             process.send_signal(number)  # which does nothing once it has ended
-
-    def _end(self, node: NodeId) -> None:
-        machine = self._machines[node]
-        if machine.process is not None:
-            machine.process.kill()
-            machine.process.wait()
-        machine.paused = False
-
-    def _cut_power(self, nodes: Sequence[NodeId]) -> None:
-        powered = [node for node in nodes if not self._machines[node].without_power]
-        if powered:
-            self.disks.power_loss(powered)
-        for node in powered:
-            self._machines[node].without_power = True
-        # First all of them, then wait: they end as close to each other as one process can do it.
-        for node in nodes:
-            self._signal(node, signal.SIGKILL)
-        for node in nodes:
-            self._end(node)
 
     def _power(self, node: NodeId) -> None:
         machine = self._machines[node]

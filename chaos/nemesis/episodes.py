@@ -24,6 +24,8 @@ TARGETS: Mapping[str, Mapping[Target, float]] = {
 }
 OTHERS: Mapping[Target, float] = {"one": 1, "leader": 1}
 COMPANY_SHARE = 0.25
+#: Nobody serves meanwhile.
+LASTS_S_MAX: Mapping[str, float] = {"power_loss_all": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def _episode(dice: random.Random, number: str, name: str, variant: str, lasts_s:
         target = cast("Target", variant)
     elif variant == "isolate_leader":
         target = "leader"
+    lasts_s = min(lasts_s, LASTS_S_MAX.get(kind, lasts_s))
     return Episode(number, kind, target, lasts_s, variant=variant)
 
 

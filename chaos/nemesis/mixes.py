@@ -48,19 +48,8 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "degrade": ("delay", "loss", "bandwidth"),
 }
 
-#: What a kind needs, by the names in `LiveCluster.missing`; kinds that are not here need nothing.
-NEEDS: Mapping[str, str] = {
-    "partition": "partition",
-    "degrade": "degrade",
-    "cut_clients": "cut_clients",
-    "slow_disk": "slow_disk",
-    "fail_fsync": "fail_fsync",
-    "lie_fsync": "lie_fsync",
-    "low_disk": "fill_disk",
-    "fill_disk": "fill_disk",
-    "power_loss": "kill:power_loss",
-    "power_loss_all": "kill:power_loss",
-}
+#: What a kind needs, by the names in `LiveCluster.missing`, where that is not its own.
+NEEDS: Mapping[str, str] = {"low_disk": "fill_disk", "power_loss_all": "power_loss"}
 
 #: Those that change how fast or how late things are: they may happen beside others.
 MILD = frozenset({"degrade", "skew_clock"})
@@ -92,6 +81,5 @@ def possible(mix: Mix, missing: Mapping[str, str]) -> tuple[Mix, dict[str, str]]
             not_tried[name] = reason
     kinds = {name for name, _ in mix}
     variants = {name: why for name, why in missing.items() if name.partition(":")[0] in kinds}
-    variants.pop("kill:power_loss", None)  # a kind of its own
     left = tuple((name, weight) for name, weight in mix if name not in not_tried)
     return left, {**not_tried, **variants}

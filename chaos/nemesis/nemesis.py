@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
 from chaos.history import History
 from chaos.live.live_cluster import LiveCluster, NotReadyError
 from chaos.live.whole import until_whole
-from chaos.nemesis import data_strikes, disk_strikes, network_strikes, process_strikes
 from chaos.nemesis.episodes import Episode, Pace, draw
+from chaos.nemesis.live_strikes import STRIKES, LiveStrike, Stage
 from chaos.nemesis.mixes import Mix, possible
-from chaos.nemesis.scene import Scene, Stage
 from chaos.nemesis.watch import Watch
 
 log = structlog.stdlib.get_logger(__name__)
-
-STRIKES: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
-    "kill": process_strikes.kill,
-    "terminate": process_strikes.terminate,
-    "pause": process_strikes.pause,
-    "storm": process_strikes.storm,
-    "skew_clock": process_strikes.skew_clock,
-    "wrong_clock": process_strikes.wrong_clock,
-    "partition": network_strikes.partition,
-    "degrade": network_strikes.degrade,
-    "cut_clients": network_strikes.cut_clients,
-    "slow_disk": disk_strikes.slow_disk,
-    "fail_fsync": disk_strikes.fail_fsync,
-    "lie_fsync": disk_strikes.lie_fsync,
-    "low_disk": disk_strikes.low_disk,
-    "fill_disk": disk_strikes.fill_disk,
-    "power_loss": disk_strikes.power_loss,
-    "power_loss_all": disk_strikes.power_loss_all,
-    "wipe": data_strikes.wipe,
-    "old_copy": data_strikes.old_copy,
-    "damage_log_bit": data_strikes.damage_log_bit,
-    "damage_snapshot_bit": data_strikes.damage_snapshot_bit,
-    "damage_log_end": data_strikes.damage_log_end,
-}
 
 
 class Nemesis:
@@ -85,15 +59,15 @@ class Nemesis:
 
     async def strike(self, episode: Episode) -> None:
         """One episode, from its begin to its end."""
-        scene = Scene(self.stage, episode)
+        strike = LiveStrike(self.stage, episode)
         log.info("fault", kind=episode.kind, episode=episode.name)
         try:
-            await STRIKES[episode.kind](scene)
+            await STRIKES[episode.kind](strike)
         except Exception as error:  # noqa: BLE001 -- whatever it was, half a fault must not stay
-            scene.finding(f"the fault itself failed: {error!r}")
+            strike.finding(f"the fault itself failed: {error!r}")
             await self._mend()
         finally:
-            scene.end()
+            strike.end()
 
     async def _run(self) -> None:
         stopping = self.stage.stopping

@@ -7,9 +7,9 @@ from typing import Any
 
 from chaos.history import History
 from chaos.live.live_cluster import LiveCluster
+from chaos.report.series import WATCH
 from cluster.types import NodeId
 
-PROCESS = "watch"
 PERIOD_S = 0.15
 
 
@@ -66,5 +66,5 @@ class Watch:
         for group, term in claims.items():
             if before.get(group) != term:
                 value = {"node": node, "group": group, "term": term}
-                self._history.saw(PROCESS, "leads", value, node=node)
+                self._history.saw(WATCH, "leads", value, node=node)
         self._claims[node] = claims

@@ -20,7 +20,7 @@ from chaos.live.live_cluster import ROOT, LiveCluster
 from chaos.live.whole import until_whole, why_not_whole
 from chaos.load.addresses import Address
 from chaos.nemesis.nemesis import Nemesis
-from chaos.nemesis.scene import PROCESS
+from chaos.report.series import NEMESIS
 from cluster.types import NodeId
 from quorate.errors import QuorateError
 from quorate.management import Management
@@ -170,7 +170,7 @@ class MemberStage:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """In the history from its begin to its end; what is put into it is told there."""
         value = {"kind": kind, "nodes": list(nodes), "detail": detail}
-        begun = self._stage.history.invoke(PROCESS, "fault", value)
+        begun = self._stage.history.invoke(NEMESIS, "fault", value)
         try:
             yield detail
         finally:

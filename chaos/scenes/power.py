@@ -96,7 +96,7 @@ def run(options: Options, console: Console | None = None, folder: Path | None = 
     place = folder or Path(tempfile.mkdtemp(prefix="quorate-power-"))
     place.mkdir(parents=True, exist_ok=True)
     chosen = disks.choose(place / "disks", options.filesystem)
-    needed = {"kill:power_loss", "lie_fsync"} if options.lie else {"kill:power_loss"}
+    needed = {"power_loss", "lie_fsync"} if options.lie else {"power_loss"}
     if lacking := sorted(needed & set(chosen.missing)):
         console.print(f"cannot be tried here: {chosen.missing[lacking[0]]}", markup=False)
         chosen.close()
@@ -174,7 +174,7 @@ async def _rounds(
         await asyncio.sleep(dice.uniform(*LOAD_S))
         cut_s, confirmed = time.monotonic(), sum(_confirmed(op) for op in recorder)
         recorder.saw("nemesis", "fault", {"kind": "power loss", "nodes": cluster.nodes})
-        await asyncio.to_thread(cluster.power_loss_all)
+        await asyncio.to_thread(cluster.power_loss, cluster.nodes)
         await asyncio.sleep(dice.uniform(*DARK_S))
         start_s = time.monotonic()
         await asyncio.to_thread(cluster.start_all)

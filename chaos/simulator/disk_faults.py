@@ -8,6 +8,7 @@ from chaos.faults import Damage
 from chaos.simulator import decay
 from chaos.simulator.invariants import LogWatch
 from chaos.simulator.machine import Machine
+from chaos.simulator.plan import Plan
 from chaos.simulator.trace import Trace
 from cluster.types import NodeId
 
@@ -19,12 +20,14 @@ class DiskFaults:
 
     machines: dict[NodeId, Machine]
 
-    def __init__(self, trace: Trace, watch: LogWatch, dice: random.Random) -> None:
+    def __init__(self, plan: Plan, trace: Trace, watch: LogWatch, dice: random.Random) -> None:
+        self.plan = plan
         self.trace = trace
         self.watch = watch
         self._decay = dice
 
-    def slow_disk(self, node: NodeId, sync_ms: float) -> None:
+    def slow_disk(self, node: NodeId, sync_ms: float | None) -> None:
+        sync_ms = self.plan.sync_ms if sync_ms is None else sync_ms
         self.machines[node].platter.options.sync_ms_typical = sync_ms
         self.trace.event(node, "!", f"disk: fsync takes about {sync_ms:.1f} ms")
         self.trace.count("slow disks")

@@ -434,12 +434,11 @@ class QueueExpiry(Feature):
 
     @property
     def waits(self) -> str | None:
-        for machine in self.scene.cluster.machines.values():
-            if machine.serves and machine.cluster is not None:
-                for number in range(self._leaver.declared):
-                    name = f"{UNUSED_PREFIX}{number}"
-                    if machine.cluster.queue_info("/", name) is not None:
-                        return f"queue {name}, which nobody uses, is still there"
+        for cluster in self.scene.cluster.serving():
+            for number in range(self._leaver.declared):
+                name = f"{UNUSED_PREFIX}{number}"
+                if cluster.queue_info("/", name) is not None:
+                    return f"queue {name}, which nobody uses, is still there"
         return None
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
@@ -502,13 +501,10 @@ class Importer(Occasional):
 
     def look(self) -> None:
         """At every node that serves: an import is there whole, or nothing of it."""
-        for machine in self.scene.cluster.machines.values():
-            if machine.serves and machine.cluster is not None:
-                catalog = machine.cluster.catalog_machine
-                for name in self.outcomes:
-                    if len(set(self.there(catalog, name))) > 1:
-                        at_ms = self.scene.now_ms
-                        self.halves.setdefault(f"{name} at {machine.name}", at_ms)
+        for cluster in self.scene.cluster.serving():
+            for name in self.outcomes:
+                if len(set(self.there(cluster.catalog_machine, name))) > 1:
+                    self.halves.setdefault(f"{name} at {cluster.node}", self.scene.now_ms)
 
     def there(self, catalog: CatalogMachine, name: str) -> list[bool]:
         """Which of its objects are; the exchange may be of the other importer."""
@@ -537,10 +533,10 @@ class Imports(Feature):
     @property
     def waits(self) -> str | None:
         cluster = self.scene.cluster
-        for machine in cluster.machines.values():
-            for importer in self._importers if machine.serves and machine.cluster else ():
+        for node in cluster.serving():
+            for importer in self._importers:
                 for name in importer.outcomes:
-                    info = machine.cluster.queue_info("/", name) if machine.cluster else None
+                    info = node.queue_info("/", name)
                     leader = None if info is None else cluster.leader(info.group)
                     if info is None or leader is None:
                         continue
@@ -557,15 +553,13 @@ class Imports(Feature):
         for importer in self._importers:
             importer.look()
             halves += [f"{where}, {at_ms} ms" for where, at_ms in importer.halves.items()]
-            for machine in self.scene.cluster.machines.values() if drained else ():
-                if not machine.serves or machine.cluster is None:
-                    continue
+            for node in self.scene.cluster.serving() if drained else ():
                 for name, outcome in importer.outcomes.items():
-                    found = any(importer.there(machine.cluster.catalog_machine, name))
+                    found = any(importer.there(node.catalog_machine, name))
                     if outcome == "ok" and not found:
-                        gone.append(f"{name} at {machine.name}")
+                        gone.append(f"{name} at {node.node}")
                     if outcome == "refused" and found:
-                        left.append(f"{name} at {machine.name}")
+                        left.append(f"{name} at {node.node}")
         anomalies = {"half done": halves, "confirmed, yet gone": gone, "refused, yet there": left}
         done = sum(
             each.outcomes[name] == "ok" for each in self._importers for name in each.outcomes

@@ -60,6 +60,7 @@ class Machine:
         self.incarnation = 0
         self.failures_known = 0  # of its disk, before this process
         self.damaged = False  # on purpose: it may refuse to start
+        self.forgot = False  # by a strike, which waits until it is trusted again
         self.copy: Directories | None = None  # of all its files
         self.process: Process | None = None
         self.cluster: ClusterNode | None = None

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 
 from chaos.simulator.clients import change
-from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.groups.outcome import Outcome
 from cluster.machine.commands import AddNode, Command, MoveGroup, RemoveNode
@@ -98,10 +97,9 @@ class MembersNemesis:
 
     def _state(self, node: NodeId) -> str | None:
         """As the others say it."""
-        for machine in self._serving(but=node):
-            assert machine.cluster is not None
-            info = machine.cluster.catalog_machine.node(node)
-            if machine.cluster.catalog.ready and info is not None:
+        for cluster in self.cluster.serving():
+            info = cluster.catalog_machine.node(node)
+            if cluster.node != node and cluster.catalog.ready and info is not None:
                 return info.state
         return None
 
@@ -117,11 +115,8 @@ class MembersNemesis:
             return True
         if told:
             return False  # it is about to end, and was not started since
-        leaders = [m.cluster.catalog for m in self._serving(but=None) if m.cluster is not None]
-        return any(group.ready and node in group.configuration.voters for group in leaders)
-
-    def _serving(self, *, but: NodeId | None) -> list[Machine]:
-        return [m for m in self.cluster.machines.values() if m.serves and m.name != but]
+        catalogs = [each.catalog for each in self.cluster.serving()]
+        return any(group.ready and node in group.configuration.voters for group in catalogs)
 
     async def _change(self, command: Command) -> Outcome:
         return await change(self.cluster, self.dice, command)

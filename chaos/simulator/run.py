@@ -38,7 +38,6 @@ from chaos.simulator.backups import Backups
 from chaos.simulator.clients import Scene, declare
 from chaos.simulator.clock import new_history
 from chaos.simulator.consumers import Consumer
-from chaos.simulator.disk_nemesis import DiskNemesis
 from chaos.simulator.driven import Driven
 from chaos.simulator.features import Occasional
 from chaos.simulator.invariants import LogWatch, Violation
@@ -159,9 +158,10 @@ class Run:
         if not declared.done():
             return Status.STUCK, [f"no queue could be declared within {SETUP_S_MAX} s"]
         self._start_clients()
-        nemeses = [self._nemesis.spawn(Nemesis(self.cluster, self.backups).run(), "nemesis")]
+        nemesis = Nemesis(self.cluster, self.backups)
+        nemeses = [self._nemesis.spawn(nemesis.run(), "nemesis")]
         if self.plan.disk_weights:
-            nemeses.append(self._nemesis.spawn(DiskNemesis(self.cluster).run(), "disks"))
+            nemeses.append(self._nemesis.spawn(nemesis.run_on_disks(), "disks"))
         if self.plan.recovers:
             nemeses.append(self._nemesis.spawn(self.recoveries.strike(), "recovery"))
         if self.plan.members:
@@ -169,8 +169,8 @@ class Run:
         self._until(self.world.now_s + self.plan.faults_s, lambda: False)
         if (found := self._wrong()) is not None:
             return found
-        for nemesis in nemeses:
-            nemesis.cancel()
+        for task in nemeses:
+            task.cancel()
         return self._converge()
 
     def _afterwards(self) -> list[Verdict]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaos.faults import Grudge
@@ -58,8 +58,7 @@ class SimCluster(DiskFaults):
     def __init__(
         self, plan: Plan, world: World, trace: Trace, watch: LogWatch, ledger: Ledger
     ) -> None:
-        super().__init__(trace, watch, random.Random(f"decay/{plan.seed}"))
-        self.plan = plan
+        super().__init__(plan, trace, watch, random.Random(f"decay/{plan.seed}"))
         self.ledger = ledger
         self.world = world
         self.broken: list[Violation] = []
@@ -197,6 +196,10 @@ class SimCluster(DiskFaults):
         for key in [key for key in self._applied if key[0] == node]:
             del self._applied[key]
 
+    def power_loss(self, nodes: Sequence[NodeId]) -> None:
+        for node in nodes:
+            self.kill(node, power_loss=True)
+
     def terminate(self, node: NodeId) -> None:
         machine = self.machines[node]
         if machine.serves and machine.process is not None and machine.cluster is not None:
@@ -234,6 +237,11 @@ class SimCluster(DiskFaults):
             process.resume()
 
     def partition(self, grudge: Grudge, *, reset: bool = False) -> None:
+        if not grudge:
+            if self.network.cut:
+                self.trace.event("network", "+", "healed")
+                self.network.set_cut(set())
+            return
         cut = {(source, target) for target, deaf in grudge.items() for source in deaf}
         self.network.set_cut(cut)
         if reset:
@@ -247,14 +255,9 @@ class SimCluster(DiskFaults):
         one_way = any((target, source) not in cut for source, target in cut)
         self.trace.count("one-way partitions" if one_way else "partitions")
 
-    def heal_network(self) -> None:
-        if self.network.cut:
-            self.trace.event("network", "+", "healed")
-            self.network.set_cut(set())
-
     def heal(self) -> None:
         """End all cuts, full, slow and failing disks, and wrong clocks. What is down stays down."""
-        self.heal_network()
+        self.partition({})
         self.network.set_refused(set())
         for machine in self.machines.values():
             machine.platter.options.sync_ms_typical = self.plan.sync_ms
@@ -328,6 +331,10 @@ class SimCluster(DiskFaults):
         return channel
 
     # --- what is seen of it
+
+    def serving(self) -> list[ClusterNode]:
+        machines = self.machines.values()
+        return [each.cluster for each in machines if each.serves and each.cluster is not None]
 
     def leader(self, group: GroupId) -> NodeId | None:
         """The running leader of the highest term."""
@@ -467,7 +474,7 @@ class SimCluster(DiskFaults):
 
     def unled(self) -> str | None:
         """A group without a leader that serves; None: there is none."""
-        if not any(machine.serves for machine in self.machines.values()):
+        if not self.serving():
             return "nobody serves"
         copies = [group for m in self.machines.values() for group in m.groups().values()]
         led = {group.id for group in copies if group.ready}

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.damage import CUT_BYTES_MAX, CUT_BYTES_MIN
 from chaos.live.data_faults import damage
-from chaos.nemesis.data_strikes import PLACE
+from chaos.nemesis.live_strikes import PLACE
 from cluster.log import Log, LogCorrupt, LogIdentity, LogOptions, RealDisk, SystemClock
 from tests.log.support import fill, save
 

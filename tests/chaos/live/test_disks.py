@@ -248,7 +248,7 @@ def test_a_process_that_has_ended_is_not_traced(tmp_path: Path, traced: Writer):
 def test_folders_say_what_they_cannot_do(tmp_path: Path):
     disks = choose(tmp_path, "folders")
 
-    assert {"kill:power_loss", "fill_disk"} <= set(disks.missing)
+    assert {"power_loss", "fill_disk"} <= set(disks.missing)
 
 
 def test_loop_disks_miss_nothing_where_syncs_can_be_traced(loops: LoopDisks, traced: Writer):
@@ -263,4 +263,4 @@ def test_a_disk_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest
     disks = choose(tmp_path, "xfs")
 
     assert isinstance(disks, FolderDisks)
-    assert disks.missing["kill:power_loss"]
+    assert disks.missing["power_loss"]

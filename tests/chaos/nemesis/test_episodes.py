@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 
 from chaos.nemesis.episodes import Pace, Target, draw, pick
+from chaos.nemesis.live_strikes import STRIKES
 from chaos.nemesis.mixes import MIXES, VARIANTS, possible
-from chaos.nemesis.nemesis import STRIKES
 from cluster.types import NodeId
 
 EVERYTHING = MIXES["everything"]
@@ -88,7 +88,7 @@ def test_there_is_a_strike_for_every_kind_of_every_mix():
 
 
 def test_what_the_machine_does_not_allow_is_left_out_and_named():
-    missing = {"kill:power_loss": "no loop devices", "degrade:loss": "a proxy loses no packets"}
+    missing = {"power_loss": "no loop devices", "degrade:loss": "a proxy loses no packets"}
 
     mix, not_tried = possible(EVERYTHING, missing)
 
@@ -102,7 +102,7 @@ def test_what_the_machine_does_not_allow_is_left_out_and_named():
 
 
 def test_what_a_mix_does_not_hold_is_not_named_as_left_out():
-    assert possible(MIXES["network"], {"kill:power_loss": "none"})[1] == {}
+    assert possible(MIXES["network"], {"power_loss": "none"})[1] == {}
 
 
 @pytest.mark.parametrize(
