@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import random
 import shlex
 import signal
@@ -15,11 +14,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-import structlog
 from rich.console import Console
 
 from chaos.live.tools import advice
 from chaos.plan import SECONDS, NoSuchPlan, Plan, mix_of, workloads_of
+from chaos.quiet import quiet
 from chaos.report.tables import REPORT_WIDTH
 
 RUNS = Path("var/chaos")
@@ -134,13 +133,3 @@ def _show(given: argparse.Namespace, console: Console) -> int:
 def _console() -> Console:
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=REPORT_WIDTH)
-
-
-def quiet() -> None:
-    """Connections break all the time here; what came of it is in the history."""
-    logging.disable(logging.CRITICAL)
-    structlog.configure(processors=[_drop])
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent

@@ -190,29 +190,21 @@ class LiveCluster:
 
     async def until_ended(self, node: NodeId, *, timeout_s: float) -> bool:
         """Whether its process is gone in time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.running(node):
-                    await asyncio.sleep(LOOK_S)
-        return not self.running(node)
+        return await _until(lambda: not self.running(node), timeout_s)
 
     async def until_said(self, node: NodeId, event: str, *, count: int, timeout_s: float) -> bool:
         """Whether its newest process has logged this so often in time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.times_said(node, event) < count:
-                    await asyncio.sleep(LOOK_S)
-        return self.times_said(node, event) >= count
+        return await _until(lambda: self.times_said(node, event) >= count, timeout_s)
 
     def times_said(self, node: NodeId, event: str) -> int:
         return self.log_since_start(node).count(f'"event": "{event}"')
 
     async def until_started(self, node: NodeId, *, timeout_s: float = START_S_MAX) -> None:
         """It has read its log and serves, or it has ended."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.running(node) and '"node_started"' not in self.log_since_start(node):
-                    await asyncio.sleep(LOOK_S)
+        await _until(
+            lambda: not self.running(node) or '"node_started"' in self.log_since_start(node),
+            timeout_s,
+        )
 
     async def status(self, node: NodeId, *, digests: bool = False) -> dict[str, Any] | None:
         """What the node knows of the cluster; None when it does not answer. `digests`: of the
@@ -457,3 +449,11 @@ class LiveCluster:
     def _at_rest(self, node: NodeId) -> None:
         assert not self.running(node), f"{node} runs: its folder is its own"
         self._power(node)
+
+
+async def _until(come: Callable[[], bool], timeout_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while not come():
+                await asyncio.sleep(LOOK_S)
+    return come()

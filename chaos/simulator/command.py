@@ -11,18 +11,17 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import logging
 import multiprocessing
 import secrets
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from chaos.quiet import quiet
 from chaos.simulator.plan import ALL_FEATURES, FRESH_FROM
 from chaos.simulator.run import Result, Status, run_seed
 from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
@@ -107,16 +106,6 @@ LOAD = (
 )
 #: Fresh seeds are drawn from so many.
 FRESH_SEEDS = 1_000_000_000
-
-
-def quiet() -> None:
-    """What nodes log would drown what the run says."""
-    logging.disable(logging.CRITICAL)
-    structlog.configure(processors=[_drop])
-
-
-def _drop(_logger: object, _method: str, _event: object) -> str:
-    raise structlog.DropEvent
 
 
 def _run_seed(seed: int) -> Result:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.history import line_of
-from chaos.simulator.command import quiet
+from chaos.quiet import quiet
 from chaos.simulator.disk import Inode
 from chaos.simulator.disk_faults import DATA_DIR
 from chaos.simulator.plan import Plan, draw_plan

@@ -84,7 +84,7 @@ def test_old_seeds_mean_what_they_always_meant() -> None:
 def test_the_same_seed_is_the_same_run_under_any_hash_seed() -> None:
     """In processes of their own, since sets and dicts of text depend on PYTHONHASHSEED."""
     code = (
-        "from chaos.simulator.command import quiet; from chaos.simulator.run import run_seed;"
+        "from chaos.quiet import quiet; from chaos.simulator.run import run_seed;"
         "quiet();"
         "print([run_seed(seed, faults_s=4.0).trace for seed in (3, 500, 100_001, 100_002)])"
     )
