@@ -171,7 +171,7 @@ scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QU
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
-	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--rabbitmq) $(ARGS)
+	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--reference) $(ARGS)
 
 .PHONY: bench-amqp
 bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
@@ -210,7 +210,7 @@ clients-nats: $(READY) ## Real clients of NATS against three nodes, also while a
 	@$(BIN)/python -m tests.acceptance.clients --nats $(ARGS)
 
 .PHONY: prometheus
-prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--rabbitmq FOLDER"
+prometheus: $(READY) ## A real Prometheus on nodes under load: boards, rules, names: ARGS="--reference FOLDER"
 	@$(BIN)/python -m tests.acceptance.ops.prom $(ARGS)
 
 .PHONY: chart

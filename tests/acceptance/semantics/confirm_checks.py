@@ -7,8 +7,8 @@ import pika.exceptions
 import pytest
 from pamqp.commands import Basic, Confirm, Tx
 
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.brokers import QuorateNodes
-from tests.acceptance.semantics.runner import needs
 from tests.acceptance.semantics.visit import CLASSIC, Visit, same
 from tests.acceptance.semantics.wire import Properties, Wire, methods
 

@@ -8,7 +8,7 @@ from typing import Any
 import pika
 from pamqp.commands import Basic
 
-from tests.acceptance.semantics.runner import needs
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.visit import CLASSIC, Channel, Visit, bodies, refused, same
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pamqp.commands import Basic, Connection, Tx
 
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.brokers import QuorateNodes
-from tests.acceptance.semantics.runner import needs
 from tests.acceptance.semantics.visit import CLASSIC, Visit, refused, same
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.brokers import QuorateNodes
-from tests.acceptance.semantics.runner import needs
 from tests.acceptance.semantics.visit import CLASSIC, Consumer, Visit, bodies, refused
 
 SINGLE = {"x-single-active-consumer": True}

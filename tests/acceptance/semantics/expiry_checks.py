@@ -7,8 +7,8 @@ import time
 import pika
 from pamqp.commands import Basic
 
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.brokers import QuorateNodes
-from tests.acceptance.semantics.runner import needs
 from tests.acceptance.semantics.visit import CLASSIC, Visit, refused
 
 SHORT_MS = 150

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.acceptance.semantics.runner import needs
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.visit import Visit, same
 
 MIB = 1 << 20

@@ -6,10 +6,9 @@ import signal
 from pathlib import Path
 
 from quorate.ports import free_port
-from tests.acceptance.semantics.brokers import Broker, BrokerError
+from tests.acceptance.rows.suite import ServerError
+from tests.acceptance.semantics.brokers import Broker
 from tests.testkit.rabbitmq import Names, RabbitError, RabbitProcess, installed
-
-__all__ = ["RabbitNode", "installed"]
 
 PLUGINS = (
     "[rabbitmq_management,rabbitmq_consistent_hash_exchange,rabbitmq_random_exchange,"
@@ -32,6 +31,8 @@ class RabbitNode(Broker):
     """One node of the RabbitMQ that this machine has."""
 
     def __init__(self, folder: Path) -> None:
+        if not installed():
+            raise ServerError("RabbitMQ is not installed")
         management = free_port()
         self._names = Names(folder)
         self._process = RabbitProcess(
@@ -42,7 +43,6 @@ class RabbitNode(Broker):
             ready=self._has_management,
         )
         super().__init__(
-            "RabbitMQ",
             self._process.url,
             f"http://127.0.0.1:{management}",
             frozenset({"restart", "alarm"}),
@@ -50,7 +50,7 @@ class RabbitNode(Broker):
 
     def start(self) -> None:
         self._launch()
-        self.arrive()
+        super().start()
 
     def restart(self) -> None:
         self._process.kill()
@@ -67,4 +67,4 @@ class RabbitNode(Broker):
         try:
             self._process.start()
         except RabbitError as error:
-            raise BrokerError(str(error)) from error
+            raise ServerError(str(error)) from error

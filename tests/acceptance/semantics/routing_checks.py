@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika.exceptions
 import pytest
 
-from tests.acceptance.semantics.runner import needs
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.visit import Visit
 
 

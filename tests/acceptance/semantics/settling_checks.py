@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp.commands import Basic
 
-from tests.acceptance.semantics.runner import needs
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.visit import Delivery, Visit, bodies, same
 
 

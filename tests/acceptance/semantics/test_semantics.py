@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.semantics import report, runner
+from tests.acceptance.rows import report
+from tests.acceptance.rows.suite import Check, Result
 from tests.acceptance.semantics.brokers import QuorateNodes
+from tests.acceptance.semantics.suite import SUITE
 
 pytestmark = pytest.mark.live
 # One cluster for all: with `--dist loadgroup` only one worker starts it.
@@ -25,32 +27,32 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorateNodes]:
 
 
 @SHARED
-@pytest.mark.parametrize("check", runner.checks(), ids=lambda check: check.__name__)
-def test_row(check: runner.Check, nodes: QuorateNodes) -> None:
-    if missing := runner.lacks(check, nodes):
+@pytest.mark.parametrize("check", SUITE.checks(), ids=lambda check: check.__name__)
+def test_row(check: Check, nodes: QuorateNodes) -> None:
+    if missing := SUITE.lacks(check, nodes):
         pytest.skip("needs " + " and ".join(missing))
-    runner.visit(check, nodes)
+    SUITE.visit(check, nodes)
 
 
 def test_every_row_in_scope_is_checked_or_says_why_not() -> None:
     rows = [f"A{number:02}" for number in range(1, 41)]
     rows += [f"B{number:02}" for number in range(1, 36)]
     rows += [f"C{number:02}" for number in range(1, 35)] + ["C42", "C53"]
-    checked = {runner.row_of(check) for check in runner.checks()}
+    checked = {SUITE.row_of(check) for check in SUITE.checks()}
 
-    assert sorted(checked | set(runner.NOT_VISIBLE)) == rows
-    assert not checked & set(runner.NOT_VISIBLE)
+    assert sorted(checked | set(SUITE.not_checked)) == rows
+    assert not checked & set(SUITE.not_checked)
 
 
 def test_differences_are_named_for_rows_that_are_checked() -> None:
-    checked = {runner.row_of(check) for check in runner.checks()}
+    checked = {SUITE.row_of(check) for check in SUITE.checks()}
 
-    assert set(runner.DESIGN_DIFFERENCES) <= checked
+    assert set(SUITE.differences) <= checked
 
 
 def test_only_differences_by_design_are_expected() -> None:
-    def result(row: str, kind: str) -> runner.Result:
-        return runner.Result(row, f"{row.lower()}_x", "shows", kind)
+    def result(row: str, kind: str) -> Result:
+        return Result(row, f"{row.lower()}_x", "shows", kind)
 
     ours = [result("A27", "ok"), result("A01", "ok"), result("B08", "failed"), result("C53", "ok")]
     theirs = [
@@ -60,7 +62,7 @@ def test_only_differences_by_design_are_expected() -> None:
         result("C53", "not run"),
     ]
 
-    found = report.differences(ours, theirs)
+    found = report.differences(SUITE, ours, theirs)
 
     assert [(each.ours.id, each.expected) for each in found] == [
         ("A27", True),

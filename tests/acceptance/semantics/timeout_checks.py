@@ -6,7 +6,7 @@ import time
 
 from pamqp.commands import Basic
 
-from tests.acceptance.semantics.runner import needs
+from tests.acceptance.rows.suite import needs
 from tests.acceptance.semantics.visit import Channel, Visit, bodies, same
 
 SHORT_MS = 400

@@ -49,6 +49,7 @@ class Visit:
 
     def __init__(self, broker: Broker, row: str) -> None:
         self.broker = broker
+        self.heard: list[str] = []
         self._row = row
         self._connections: list[Connection] = []
         self._wires: list[Wire] = []

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import signal
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
@@ -19,15 +18,14 @@ import pika
 from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
-from quorate.ports import free_port, is_free
 from tests.acceptance.bench.amqp_works import AmqpDeclare
 from tests.acceptance.bench.nodes import Nodes
 from tests.acceptance.bench.workers import run_all
+from tests.testkit.nats_server import NatsServers
 from tests.testkit.rabbitmq import Names, RabbitError, RabbitProcess
 
 NODES = 3
 START_S_MAX = 60.0
-STOP_S_MAX = 30.0
 API_S_MAX = 20.0
 POLL_S = 0.2
 #: Nodes that have just met hand leaderships over to where they belong.
@@ -36,16 +34,6 @@ RABBIT_SETTINGS = "cluster_formation.peer_discovery_backend = classic_config\n" 
     f"cluster_formation.classic_config.nodes.{number} = rabbit{number}@localhost\n"
     for number in range(1, NODES + 1)
 )
-NATS_SETTINGS = """\
-server_name: {node}
-listen: 127.0.0.1:{port}
-log_file: "{folder}/log"
-jetstream {{ store_dir: "{folder}/js", max_mem: 1G, max_file: 20G
-  {extra}
-}}
-cluster {{ name: peers, listen: 127.0.0.1:{route}, no_advertise: true
-  routes: [ {routes} ] }}
-"""
 
 
 class Place(NamedTuple):
@@ -271,69 +259,32 @@ class Nats(NatsContender):
 
     def __init__(self, name: str, program: str, folder: Path, extra: str = "") -> None:
         self.name = name
-        self._program, self._folder, self._extra = program, folder.resolve(), extra
-        self._ports = {f"nats{number}": free_port() for number in range(1, NODES + 1)}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._servers = NatsServers(program, folder, extra)
         self._streams = itertools.count(1)
 
     async def start(self) -> None:
-        routes = [free_port() for _ in range(NODES)]
-        for (node, port), route in zip(self._ports.items(), routes, strict=True):
-            folder = self._folder / node
-            folder.mkdir(parents=True)
-            (folder / "conf").write_text(
-                NATS_SETTINGS.format(
-                    node=node,
-                    port=port,
-                    route=route,
-                    folder=folder,
-                    extra=self._extra,
-                    routes=", ".join(f"nats://127.0.0.1:{each}" for each in routes),
-                )
-            )
-            self._launch(node)
+        await asyncio.to_thread(self._servers.start)
         async with asyncio.timeout(START_S_MAX):
-            while any(map(is_free, self._ports.values())):
-                await asyncio.sleep(POLL_S)
             while True:  # until a stream can be made
                 with contextlib.suppress(nats.errors.Error):
                     async with self.stream():
                         return
                 await asyncio.sleep(POLL_S)
 
-    def _launch(self, node: str) -> None:
-        folder = self._folder / node
-        with (folder / "output").open("ab") as output:
-            command = [self._program, "-c", str(folder / "conf")]
-            self._processes[node] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-
     async def kill(self, node: str) -> None:
-        self._processes[node].kill()
-        await asyncio.to_thread(self._processes[node].wait)
+        await asyncio.to_thread(self._servers.kill, node)
 
     async def restart(self, node: str) -> None:
-        self._launch(node)
-        async with asyncio.timeout(START_S_MAX):
-            while is_free(self._ports[node]):
-                await asyncio.sleep(POLL_S)
+        await asyncio.to_thread(self._servers.launch, node)
 
     def nats_ports(self) -> dict[str, int]:
-        return self._ports
+        return self._servers.ports
 
     async def stop(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                await asyncio.to_thread(process.wait, STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        await asyncio.to_thread(self._servers.stop)
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes.values()]
+        return self._servers.pids
 
 
 async def stop_all(contenders: Sequence[Contender]) -> None:

@@ -1,4 +1,4 @@
-"""The table of results, the comparison of two brokers, and both as JSON."""
+"""The table of results, the comparison of two servers, and both as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tests.acceptance.semantics.differences import DESIGN_DIFFERENCES
-from tests.acceptance.semantics.runner import DIFFERS, FAILED, NOT_RUN, OK, Result, as_json
+from tests.acceptance.rows.suite import DIFFERS, FAILED, NOT_RUN, OK, Result, Suite, as_json
 
 COLOURS = {OK: "green", DIFFERS: "yellow", FAILED: "bold red", NOT_RUN: "dim"}
 UNEXPECTED = "UNEXPECTED"
@@ -21,7 +20,7 @@ UNEXPECTED = "UNEXPECTED"
 
 @dataclass(frozen=True)
 class Difference:
-    """One check that came out otherwise at the other broker."""
+    """One check that came out otherwise at the other server."""
 
     ours: Result
     theirs: Result
@@ -57,7 +56,7 @@ def show(console: Console, title: str, results: Sequence[Result]) -> None:
     )
 
 
-def differences(ours: Sequence[Result], theirs: Sequence[Result]) -> list[Difference]:
+def differences(suite: Suite, ours: Sequence[Result], theirs: Sequence[Result]) -> list[Difference]:
     """Checks that ran at both and came out differently."""
     by_name = {result.name: result for result in theirs}
     found: list[Difference] = []
@@ -67,18 +66,23 @@ def differences(ours: Sequence[Result], theirs: Sequence[Result]) -> list[Differ
             continue
         if (result.result == OK) == (other.result == OK):
             continue
-        reason = UNEXPECTED
-        if result.id in DESIGN_DIFFERENCES and FAILED not in {result.result, other.result}:
-            reason = f"ours by design: {DESIGN_DIFFERENCES[result.id]}"
-        found.append(Difference(result, other, reason))
+        why = suite.reason(result.id, result.name)
+        if why is None or FAILED in {result.result, other.result}:
+            found.append(Difference(result, other, UNEXPECTED))
+        else:
+            found.append(Difference(result, other, f"ours by design: {why}"))
     return found
 
 
 def show_differences(
-    console: Console, other: str, ours: Sequence[Result], theirs: Sequence[Result]
+    console: Console,
+    suite: Suite,
+    other: str,
+    ours: Sequence[Result],
+    theirs: Sequence[Result],
 ) -> list[Difference]:
     """Prints and answers the differences, and what could not be compared."""
-    found = differences(ours, theirs)
+    found = differences(suite, ours, theirs)
     table = Table(title=f"Differences from {other}", title_justify="left")
     table.add_column("id", no_wrap=True)
     table.add_column("what it shows", ratio=2)
@@ -99,9 +103,10 @@ def show_differences(
     only_here = {
         r.id for r in ours if r.result != NOT_RUN and kinds.get(r.name, NOT_RUN) == NOT_RUN
     }
-    differing = {each.ours.id for each in found}
-    same = {r.id for r in ours if r.result == OK and kinds.get(r.name) == OK} - differing
-    same &= set(DESIGN_DIFFERENCES)
+    same = {r.id for r in ours if r.result == OK and kinds.get(r.name) == OK}
+    same |= {r.name for r in ours if r.result == OK and kinds.get(r.name) == OK}
+    same &= set(suite.differences)
+    same -= {word for each in found for word in (each.ours.id, each.ours.name)}
     unexpected = sum(not each.expected for each in found)
     lines = [f"Differences from {other}: {len(found)}, unexpected: {unexpected}."]
     if only_here:
@@ -112,12 +117,12 @@ def show_differences(
     return found
 
 
-def write_json(path: Path, broker: str, results: Sequence[Result]) -> None:
-    about = {"broker": broker, "results": as_json(results)}
+def write_json(path: Path, product: str, results: Sequence[Result]) -> None:
+    about = {"broker": product, "results": as_json(results)}
     path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> tuple[str, list[Result]]:
-    """What `write_json` wrote: the broker and its results. Raises OSError, ValueError."""
+    """What `write_json` wrote: the server and its results. Raises OSError, ValueError."""
     about = json.loads(path.read_text(encoding="utf-8"))
     return str(about["broker"]), [Result(**each) for each in about["results"]]
