@@ -173,6 +173,10 @@ scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QU
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
 	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--reference) $(ARGS)
 
+.PHONY: jetstream
+jetstream: $(READY) ## What NATS clients see, row by row, against nats-server: BROKER=nats://... checks another
+	@$(BIN)/python -m tests.acceptance.jetstream $(if $(BROKER),--broker '$(BROKER)',--reference) $(ARGS)
+
 .PHONY: bench-amqp
 bench-amqp: $(READY) ## The same through AMQP, by a C client and pika: ARGS="--quick" or ARGS="--only NAME"
 	@$(BIN)/python -m tests.acceptance.bench.amqp $(ARGS)

@@ -19,17 +19,26 @@ log_file: "{folder}/log"
 jetstream {{ store_dir: "{folder}/js", max_mem: 1G, max_file: 20G
   {extra}
 }}
-cluster {{ name: peers, listen: 127.0.0.1:{route}, no_advertise: true
-  routes: [ {routes} ] }}
+cluster {{ name: peers, listen: 127.0.0.1:{route}, routes: [ {routes} ]
+  {cluster}
+}}
+{other}
 """
+#: Clients stay at the address that they were given.
+STAY = "no_advertise: true"
 
 
 class NatsServers:
-    """`extra`: further lines of their `jetstream` block."""
+    """`extra`: further lines of their `jetstream` block; `cluster`: of the one of that name;
+    `other`: of none.
+    """
 
-    def __init__(self, program: str, folder: Path, extra: str = "") -> None:
+    def __init__(
+        self, program: str, folder: Path, extra: str = "", *, cluster: str = STAY, other: str = ""
+    ) -> None:
         self.ports = [free_port() for _ in range(NODES)]
-        self._program, self._folder, self._extra = program, folder.resolve(), extra
+        self._program, self._folder = program, folder.resolve()
+        self._lines = {"extra": extra, "cluster": cluster, "other": other}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -48,8 +57,8 @@ class NatsServers:
                     port=port,
                     route=route,
                     folder=folder,
-                    extra=self._extra,
                     routes=", ".join(f"nats://127.0.0.1:{each}" for each in routes),
+                    **self._lines,
                 )
             )
             with (folder / "output").open("wb") as output:

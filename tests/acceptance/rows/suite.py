@@ -153,7 +153,7 @@ class Suite:
         except Exception as error:  # noqa: BLE001 - the other checks go on, and the table says so
             found = f"{type(error).__name__}: {error}; {_where(error)}"
         else:
-            return result(OK, "; ".join(heard))
+            return result(OK, "; ".join(dict.fromkeys(heard)))
         if self.reason(row, check.__name__) and not server.is_quorate:
             return result(DIFFERS, found)
         return result(FAILED, found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import ssl
+import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tests.testkit.waiting import WAIT_S
 
@@ -15,12 +17,29 @@ OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders"
 GUEST = {"user": "guest", "pass": "guest"}
 
 
+class Message(NamedTuple):
+    subject: str
+    reply: str
+    header: bytes
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """0: it is none."""
+        found = re.match(rb"NATS/1\.0 (\d{3})", self.header)
+        return 0 if found is None else int(found[1])
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.body)
+
+
 class Wire:
     """One connection. `said` is all that came and was not asked for yet."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, wait_s: float = WAIT_S) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=WAIT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=wait_s)
         self.said = b""
         self.info: dict[str, Any] = self._read_info()
 
@@ -54,6 +73,11 @@ class Wire:
 
     def message(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Subject, sid, reply, and what it carries. What is said before it is dropped."""
+        sid, (subject, reply, header, body) = self.delivery()
+        return subject.encode(), sid, reply.encode(), header + body
+
+    def delivery(self) -> tuple[bytes, Message]:
+        """By its sid, with its header block apart."""
         while not (line := self.line()).startswith((b"MSG ", b"HMSG ")):
             pass
         words = line.split()
@@ -61,7 +85,19 @@ class Wire:
         data = self._take(lambda: size + 2 if len(self.said) >= size + 2 else 0)
         numbers = 1 if words[0] == b"MSG" else 2
         reply = words[3] if len(words) == 4 + numbers else b""
-        return words[1], words[2], reply, data[:-2]
+        header_bytes = int(words[-2]) if numbers == 2 else 0
+        header, body = data[:header_bytes], data[header_bytes:-2]
+        return words[2], Message(words[1].decode(), reply.decode(), header, body)
+
+    def wait(self, seconds: float) -> bytes:
+        """All that is said meanwhile, with what was not asked for yet."""
+        end_s = time.monotonic() + seconds
+        while select.select([self._socket], [], [], max(0.0, end_s - time.monotonic()))[0]:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                break
+            self.said += data
+        return self.said
 
     def until_closed(self) -> bytes:
         """All that was said before."""

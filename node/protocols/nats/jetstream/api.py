@@ -745,8 +745,8 @@ class Api:
         if action not in ("", "create", "update"):
             raise invalid_json(f"{action!r} is no action")
         stream = served.stream
+        _check_names(call, wanted)
         config = consumer_config.consumer_config(wanted, served.info.stream or {})
-        _check_names(call, config)
         own = config.get("name") or secrets.token_hex(EPHEMERAL_NAME_BYTES)
         config["name"] = call.consumer or own
         name = config["name"]
@@ -886,8 +886,9 @@ def _error_of(outcome: Outcome) -> ApiError:
     return invalid_stream(outcome.reason or "refused")
 
 
-def _check_names(call: Call, config: Mapping[str, Any]) -> None:
-    durable = config.get("durable_name") or ""
+def _check_names(call: Call, given: Mapping[str, Any]) -> None:
+    """What the subject of a request says must be what its body says."""
+    durable = fields.text(given, "durable_name")
     if call.verb == "CONSUMER.DURABLE.CREATE":
         if not durable:
             raise known(10018)
@@ -902,9 +903,9 @@ def _check_names(call: Call, config: Mapping[str, Any]) -> None:
         if durable and durable != call.consumer:
             raise known(10017)
         if call.rest:
-            if config.get("filter_subjects"):
+            if fields.texts(given, "filter_subjects"):
                 raise known(10137)
-            if config.get("filter_subject") != call.rest:
+            if fields.text(given, "filter_subject") != call.rest:
                 raise known(10131)
 
 

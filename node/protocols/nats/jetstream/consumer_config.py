@@ -54,7 +54,6 @@ _EDITABLE: Final = frozenset(
         "backoff",
         "max_deliver",
         "max_ack_pending",
-        "max_waiting",
         "sample_freq",
         "headers_only",
         "max_batch",
@@ -62,7 +61,7 @@ _EDITABLE: Final = frozenset(
         "max_bytes",
         "inactive_threshold",
         "num_replicas",
-        "mem_storage",
+        "deliver_group",
         "deliver_subject",
         "filter_subject",
         "filter_subjects",
@@ -144,11 +143,11 @@ _ALWAYS: Final = frozenset(
 
 def _names(given: Mapping[str, Any], config: Config) -> None:
     name, durable = fields.text(given, "name"), fields.text(given, "durable_name")
-    for each in (name, durable):
+    for each, what in ((name, "name"), (durable, "durable name")):
         if each and not is_name(each):
             if "/" in each or "\\" in each:
                 raise known(10127)
-            raise ApiError(400, 10103, "durable name can not contain '.', '*', '>'")
+            raise invalid_stream(f"consumer {what} can not contain '.', '*', '>', '\\', '/'")
         if len(each.encode()) > NAME_BYTES_MAX:
             raise ApiError(
                 400, 10102, f"consumer name is too long, maximum allowed is {NAME_BYTES_MAX}"

@@ -156,7 +156,7 @@ class TestConsumers:
             (10126, {"num_replicas": 3}),
             (10133, {"num_replicas": -1}),
             (10127, {"name": "a/b"}),
-            (10103, {"name": "a.b"}),
+            (10052, {"name": "a.b"}),
             (10102, {"name": "x" * 256}),
             (10132, {"name": "a", "durable_name": "b"}),
             (10025, {"ack_policy": "sometimes"}),

@@ -1,0 +1,39 @@
+"""Every check against three real nodes, which all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.jetstream.servers import QuorateServers
+from tests.acceptance.jetstream.suite import SUITE
+from tests.acceptance.rows.suite import Check
+
+pytestmark = pytest.mark.live
+# One cluster for all: with `--dist loadgroup` only one worker starts it.
+SHARED = pytest.mark.xdist_group("jetstream")
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorateServers]:
+    started = QuorateServers(tmp_path_factory.mktemp("jetstream") / "nodes")
+    try:
+        started.start()
+        yield started
+    finally:
+        started.end()
+
+
+@SHARED
+@pytest.mark.parametrize("check", SUITE.checks(), ids=lambda check: check.__name__)
+def test_row(check: Check, servers: QuorateServers) -> None:
+    if missing := SUITE.lacks(check, servers):
+        pytest.skip("needs " + " and ".join(missing))
+    SUITE.visit(check, servers)
+
+
+def test_differences_are_named_for_checks_that_there_are() -> None:
+    names = {check.__name__ for check in SUITE.checks()}
+
+    assert set(SUITE.differences) <= names | {SUITE.row_of(check) for check in SUITE.checks()}
