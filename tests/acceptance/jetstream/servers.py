@@ -117,8 +117,9 @@ class NatsReference(NatsServer):
         except Missing as missing:
             raise ServerError(str(missing)) from missing
         self._servers = NatsServers(program, folder, cluster="", other=USERS)
-        super().__init__(f"nats://127.0.0.1:{self._servers.ports[0]}")
-        self.addresses = [f"127.0.0.1:{port}" for port in self._servers.ports]
+        ports = list(self._servers.ports.values())
+        super().__init__(f"nats://127.0.0.1:{ports[0]}")
+        self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self.offers = frozenset(NEEDS)
 
     def start(self) -> None:
