@@ -188,7 +188,20 @@ class Node:
         begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
         begun.push_async_callback(self._shut_down)
         parts.health.listening = True
-        log.info("node_started", http=self.http_address, peer=settings.peer, data=settings.data_dir)
+        log.info("node_started", **self._listening(), peer=settings.peer, data=settings.data_dir)
+
+    def _listening(self) -> dict[str, str]:
+        """Where clients connect, by setting: a port that was 0 is known now."""
+        nats, monitoring = self.nats, self.nats_monitoring
+        found = {
+            **self._http.addresses,
+            "amqp": self.amqp.address,
+            "amqps": self.amqp.tls_address,
+            "nats": nats and nats.address,
+            "nats_tls": nats and nats.tls_address,
+            "nats_monitor": monitoring and monitoring.address,
+        }
+        return {name: address for name, address in found.items() if address}
 
     # --- the steps --------------------------------------------------------------------------------
 

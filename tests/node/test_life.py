@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,23 @@ def process(*flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *flags], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
+
+
+def test_a_node_started_from_flags_alone_says_where_it_listens(tmp_path: Path):
+    settings = ("http", "peer", "amqp", "nats", "nats-monitor")
+    ports = [word for each in settings for word in (f"--{each}", "127.0.0.1:0")]
+    node = process(*ports, "--data-dir", str(tmp_path / "n"), "--log.min-free-bytes", "0")
+    assert node.stderr is not None
+    said: dict[str, str] = {}
+    while said.get("event") != "node_started":
+        said = json.loads(node.stderr.readline())
+
+    for name in ("http", "amqp", "nats", "nats_monitor"):
+        host, _, port = said[name].rpartition(":")
+        socket.create_connection((host, int(port))).close()
+    node.terminate()
+    _, rest = node.communicate(timeout=100)
+    assert node.returncode == 0, rest
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
