@@ -80,11 +80,16 @@ CLIENTS = (
     Client("cloudamqp", toolchains.node("cloudamqp"), NODE, toolchain=True),
     Client("bunny", toolchains.ruby, toolchain=True),
     Client("php-amqplib", toolchains.php, toolchain=True),
-    Client("go", toolchains.go, toolchain=True),
+    Client(
+        "go", toolchains.go("go", "go/protocol.go", "go/amqp.go", "go/failover.go"), toolchain=True
+    ),
     Client("java", toolchains.java, toolchain=True),
 )
 
-NATS_CLIENTS = (Client("nats-py", python("nats_py_program", "nats"), NATS),)
+NATS_CLIENTS = (
+    Client("nats-py", python("nats_py_program", "nats"), NATS),
+    Client("nats.go", toolchains.go("nats/go", "go/protocol.go"), NATS, toolchain=True),
+)
 
 
 def named(names: str | None, clients: tuple[Client, ...]) -> list[Client]:

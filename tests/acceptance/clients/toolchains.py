@@ -60,7 +60,7 @@ async def c_tools() -> Program:
 def node(name: str) -> Callable[[], Awaitable[Program]]:
     async def prepare() -> Program:
         node_binary, npm = _need("node", "nodejs"), _need("npm", "npm")
-        folder = _folder(name, "package.json", "package-lock.json")
+        folder = _folder(name, f"{name}/package.json", f"{name}/package-lock.json")
         if not (folder / "ready").exists():
             await _run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", at=folder)
             (folder / "ready").touch()
@@ -72,18 +72,25 @@ def node(name: str) -> Callable[[], Awaitable[Program]]:
     return prepare
 
 
-async def go() -> Program:
-    binary = _need("go", "golang-go")
-    folder = _folder("go", "go.mod", "go.sum", "main.go", "protocol.go", "failover.go")
-    if not (folder / "client").exists():
-        await _run(binary, "mod", "download", at=folder)
-        await _run(binary, "build", "-o", "client", ".", at=folder, failure=BrokenError)
-    return Program([str(folder / "client")], {})
+def go(name: str, *sources: str) -> Callable[[], Awaitable[Program]]:
+    """`sources`: besides what every program of Go has."""
+
+    async def prepare() -> Program:
+        binary = _need("go", "golang-go")
+        own = (f"{name}/{file}" for file in ("go.mod", "go.sum", "main.go"))
+        folder = _folder(name, *own, *sources)
+        if not (folder / "client").exists():
+            await _run(binary, "mod", "download", at=folder)
+            await _run(binary, "build", "-o", "client", ".", at=folder, failure=BrokenError)
+        return Program([str(folder / "client")], {})
+
+    return prepare
 
 
 async def java() -> Program:
     javac, maven = _need("javac", "openjdk-17-jdk-headless"), _need("mvn", "maven")
-    folder = _folder("java", "pom.xml", "Client.java", "Protocol.java", "Failover.java")
+    files = ("pom.xml", "Client.java", "Protocol.java", "Failover.java")
+    folder = _folder("java", *(f"java/{file}" for file in files))
     if not (folder / "ready").exists():
         jars = f"-DoutputDirectory={folder / 'jars'}"
         await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
@@ -113,19 +120,13 @@ async def rabbitmqadmin() -> Program:
     return Program([str(binary)], {})
 
 
-async def rabbit_hole() -> Program:
-    """What Terraform's provider speaks with."""
-    binary = _need("go", "golang-go")
-    folder = _folder("rabbithole", "go.mod", "go.sum", "main.go")
-    if not (folder / "rabbithole").exists():
-        await _run(binary, "mod", "download", at=folder)
-        await _run(binary, "build", "-o", "rabbithole", ".", at=folder, failure=BrokenError)
-    return Program([str(folder / "rabbithole")], {})
+#: What Terraform's provider speaks with.
+rabbit_hole = go("rabbithole")
 
 
 async def perf_test() -> Program:
     runtime, maven = _need("java", "openjdk-17-jre-headless"), _need("mvn", "maven")
-    folder = _folder("perftest", "pom.xml")
+    folder = _folder("perftest", "perftest/pom.xml")
     if not (folder / "ready").exists():
         jars = f"-DoutputDirectory={folder / 'jars'}"
         await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
@@ -172,15 +173,15 @@ def _need(tool: str, package: str) -> str:
 
 
 def _folder(name: str, *files: str) -> Path:
-    """A cached folder with these files; another one when any of them changes."""
+    """A cached folder with these files, without theirs; another one when any of them changes."""
     digest = hashlib.sha256()
     for file in files:
-        digest.update((HERE / name / file).read_bytes())
+        digest.update((HERE / file).read_bytes())
     folder = cache() / f"{name}-{digest.hexdigest()[:16]}"
     if not folder.exists():
         folder.mkdir(parents=True)
         for file in files:
-            shutil.copy(HERE / name / file, folder / file)
+            shutil.copy(HERE / file, folder)
     return folder
 
 
