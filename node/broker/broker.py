@@ -13,7 +13,13 @@ from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
-from cluster.machine.arguments import CLASSIC, QUEUE_TYPE, QUORUM, unknown_argument
+from cluster.machine.arguments import (
+    CLASSIC,
+    QUEUE_TYPE,
+    QUORUM,
+    STREAM,
+    unknown_argument,
+)
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
@@ -437,8 +443,8 @@ def with_type(
     entry = catalog.entry("vhosts", (vhost,)) or {}
     default = CLASSIC if transient else entry.get("default_queue_type") or CLASSIC
     kind = arguments.get(QUEUE_TYPE, default)
-    if transient and kind == QUORUM:
-        raise Refused(codes.BAD_ARGUMENT, _not_replicated(vhost, queue, transient))
+    if transient and kind in (QUORUM, STREAM):
+        raise Refused(codes.BAD_ARGUMENT, _not_replicated(vhost, queue, transient, kind))
     return {**arguments, QUEUE_TYPE: kind}
 
 
@@ -453,7 +459,7 @@ def transient_by(*, durable: bool, exclusive: bool, auto_delete: bool, named: bo
     return None if durable else "non-durable"
 
 
-def _not_replicated(vhost: str, queue: str, transient: str) -> str:
+def _not_replicated(vhost: str, queue: str, transient: str, kind: str) -> str:
     if transient == "server-named":
-        return "Cannot declare a server-named queue for type rabbit_quorum_queue"
+        return f"Cannot declare a server-named queue for type rabbit_{kind}_queue"
     return f"invalid property '{transient}' for queue '{queue}' in vhost '{vhost}'"

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pamqp import commands
 
 from cluster.machine import replies as codes
-from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine.arguments import (
+    QUEUE_TYPE,
+    STREAM,
+    STREAM_CONFIG,
+    ArgumentError,
+    parse_arguments,
+)
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_queues import difference
@@ -30,6 +36,7 @@ from cluster.machine.replies import Reply
 from node.broker.broker import reserved, transient_by
 from node.errors import Elsewhere, Refused, reply_of
 from node.messages.tables import plain
+from node.protocols.amqp import stream_arguments
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
     ACCESS_REFUSED,
@@ -269,6 +276,10 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     )
     asked = plain(method.arguments or {})
     arguments = broker.with_type(vhost, name, asked, transient=transient)
+    if arguments[QUEUE_TYPE] == STREAM:
+        arguments = stream_arguments.with_config(vhost, name, arguments)
+        if known is not None and known.stream is not None:
+            arguments = stream_arguments.as_known(known, arguments)
     durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None
     if known is not None:
@@ -304,6 +315,11 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
         transient=transient is not None,
         owner=owner,
     )
+    if outcome.code == codes.INEQUIVALENT and STREAM_CONFIG in arguments:
+        # Another node has just made it. Configurations may differ for the same declaration.
+        await broker.catch_up()
+        if broker.locate(vhost, name) is not None:
+            return await _declared(channel, method)
     reply_of(outcome)
     info = broker.locate(vhost, name)
     if info is None:  # deleted again at once, and this client is to have it all the same

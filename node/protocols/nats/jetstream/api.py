@@ -400,7 +400,9 @@ class Api:
         return [sum(each.bytes for each in states), sum(each.consumers for each in states)]
 
     def _wanted_streams(self, asked: Asked) -> tuple[list[QueueInfo], int]:
-        """By name, those that have the subject that is asked for; and from where on."""
+        """By name, those that have the subject that is asked for; and from where on. A stream of
+        AMQP's clients may have a name that no request can say.
+        """
         given = fields.load(asked.body)
         subject = fields.text(given, "subject").encode()
         if subject and not is_subject(subject):
@@ -409,8 +411,11 @@ class Api:
         found = [
             info
             for info in sorted(streams, key=lambda each: each.name)
-            if not subject
-            or any(overlap(each.encode(), subject) for each in (info.stream or {})["subjects"])
+            if stream_config.is_name(info.name)
+            and (
+                not subject
+                or any(overlap(each.encode(), subject) for each in (info.stream or {})["subjects"])
+            )
         ]
         return found, max(0, fields.number(given, "offset"))
 
@@ -505,7 +510,8 @@ class Api:
         vhost, name = asked.vhost, asked.call.stream
         info = await self._find(vhost, name)
         config = stream_config.changed(dict(info.stream or {}), config)
-        outcome = await self._cluster.change_stream(vhost, name, _arguments(config))
+        arguments = {**info.arguments, **_arguments(config)}
+        outcome = await self._cluster.change_stream(vhost, name, arguments)
         if outcome.kind != "ok":
             raise _error_of(outcome)
         self._leading.tell_stream(vhost, name, "modify")
