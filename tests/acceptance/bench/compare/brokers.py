@@ -74,7 +74,9 @@ class NatsContender(Contender):
 
     @contextlib.asynccontextmanager
     async def client(self, port: int | None = None) -> AsyncGenerator[Client]:
-        client = await nats.connect(f"nats://127.0.0.1:{port or min(self.nats_ports().values())}")
+        """At that node or the first. What it says of nodes that are away is not shown."""
+        url = f"nats://127.0.0.1:{port or min(self.nats_ports().values())}"
+        client = await nats.connect(url, error_cb=_pass)
         try:
             yield client
         finally:
@@ -103,6 +105,9 @@ class NatsContender(Contender):
                     if cluster and cluster.leader and all(copy.current for copy in copies):
                         return cluster.leader
                 await asyncio.sleep(POLL_S)
+
+
+async def _pass(_error: Exception) -> None: ...
 
 
 def stream_of(name: str) -> api.StreamConfig:

@@ -71,11 +71,14 @@ async def metered(
     first = outcomes[0]
     if refused := sum(outcome.extra.get("refused", 0) for outcome in outcomes):
         raise RuntimeError(f"{broker.name}: {refused} publishes were refused")
+    timed = {
+        f"p{percent}_ms": percentile(first.latencies_ms, percent)
+        for percent in ((50, 99) if first.latencies_ms else ())
+    }
     return outcomes, {
         "messages": first.count,
         "rate": first.count / (first.end_s - first.start_s),
-        "p50_ms": percentile(first.latencies_ms, 50),
-        "p99_ms": percentile(first.latencies_ms, 99),
+        **timed,
         "cpu_us": 1e6 * cost.nodes_cpu_s / max(first.count, 1),
         "others_percent": cost.others_percent + cost.steal_percent,
     }
