@@ -129,8 +129,13 @@ class Answers(dict[str | bytes, bool]):
         super().__init__()
         self._pattern = pattern
 
+    @property
+    def everything(self) -> bool:
+        """It is true of every name."""
+        return self._pattern == EVERYTHING
+
     def __missing__(self, name: str | bytes) -> bool:
-        if self._pattern == EVERYTHING:
+        if self.everything:
             answer = True
         elif self._pattern is None:
             answer = False

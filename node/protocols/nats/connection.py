@@ -32,9 +32,11 @@ from node.protocols.nats.reader import (
     Ping,
     Pong,
     Publish,
+    Requests,
     Subscribe,
     UnknownOperation,
     Unsubscribe,
+    plain_messages,
 )
 from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
@@ -440,6 +442,8 @@ class NatsConnection(asyncio.Protocol):
             match event:
                 case Publish():
                     self._publish(event)
+                case Requests():
+                    self._publish_each(event)
                 case Subscribe():
                     self._subscribe(event)
                 case Unsubscribe():
@@ -486,6 +490,21 @@ class NatsConnection(asyncio.Protocol):
             taken = self._home.jetstream.publish(self, message)
             if not taken and message.reply and self._no_responders:
                 self._say_nobody(message)
+
+    def _publish_each(self, messages: Requests) -> None:
+        """At once, if nobody but a stream is to have them."""
+        subject, count = messages.subject, len(messages.payloads)
+        fine = self._writable[subject] and not self._pedantic
+        if fine and self._home.jetstream.store(self, messages):
+            counters = self.counters
+            counters.in_messages += count
+            counters.in_bytes += count * messages.size
+            self._say_ok(count)
+            return
+        for message in messages.each():
+            self._publish(message)
+            if self.phase is not NatsPhase.RUNNING:
+                return
 
     def _say_nobody(self, message: Publish) -> None:
         header = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % message.subject
@@ -594,15 +613,34 @@ class NatsConnection(asyncio.Protocol):
                 line = b"MSG %b %b %b%d\r\n" % (subject, sid, reply, size - header_bytes)
                 lines += line, payload[header_bytes:]
         self.write(b"".join(lines))
+        self._delivered(subscription, len(messages), sent)
+        return len(messages)
+
+    def deliver_alike(
+        self, subscription: Subscription, subjects: Sequence[bytes], bodies: Sequence[bytes]
+    ) -> None:
+        """See `Taker`."""
+        readable = self._access.answers("read")
+        sizes = set(map(len, bodies))
+        if len(sizes) > 1 or subscription.most or not readable.everything:
+            self.deliver_to(subscription, None, plain_messages(subjects, bodies))
+        elif self.subscriptions.get(subscription.sid) is subscription:
+            (size,) = sizes
+            sid = subscription.sid.replace(b"%", b"%%")
+            form = b"MSG %%b %b %d\r\n%%b\r\n" % (sid, size)
+            pairs = zip(subjects, bodies, strict=True)
+            self.write(b"".join([form % pair for pair in pairs]))
+            self._delivered(subscription, len(bodies), size * len(bodies))
+
+    def _delivered(self, subscription: Subscription, count: int, size: int) -> None:
         counters = self.counters
-        counters.out_bytes += sent
-        counters.out_messages += len(messages)
+        counters.out_bytes += size
+        counters.out_messages += count
         if self.behind:
             self._subjects.backlogged = True
-        subscription.delivered += len(messages)
+        subscription.delivered += count
         if subscription.delivered == subscription.most:
             self._end_subscription(subscription)
-        return len(messages)
 
     def _look_for_life(self) -> None:
         if self.received_bytes != self._seen_bytes:

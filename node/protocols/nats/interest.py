@@ -164,6 +164,12 @@ class Taker(Protocol):
         """
         ...
 
+    def deliver_alike(
+        self, subscription: Subscription, subjects: Sequence[bytes], bodies: Sequence[bytes]
+    ) -> None:
+        """Messages without headers, each under its own subject."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Subscription:

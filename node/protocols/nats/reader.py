@@ -1,13 +1,14 @@
 """What a NATS client sends, as events: bytes in, events out, no I/O.
 
-Publishes whose control lines are equal and that follow each other are one event: clients publish in
-bursts, and what was parsed once holds for all of them.
+Publishes that follow each other are one event if their control lines are equal, or differ in the
+last token of their reply subjects only: clients publish in bursts, and what was parsed once holds
+for all of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
@@ -15,6 +16,8 @@ from typing import Any, Final, NamedTuple, cast
 
 CRLF: Final = b"\r\n"
 CONTROL_LINE_BYTES_MAX: Final = 4096
+#: So many messages are looked at as one first; then four times as many, as long as they are alike.
+REQUESTS_FIRST: Final = 16
 
 
 class NatsError(Exception):
@@ -53,6 +56,22 @@ class Publish(NamedTuple):
     payloads: list[bytes]  # each with the CRLF behind it
 
 
+class Requests(NamedTuple):
+    """Two messages or more without headers that differ in nothing but their bytes and the last
+    token of their reply subjects.
+    """
+
+    subject: bytes
+    replies: list[bytes]
+    size: int  # bytes of each payload
+    payloads: list[bytes]  # each without the CRLF behind it
+
+    def each(self) -> Iterator[Publish]:
+        subject, replies, size, payloads = self
+        for reply, payload in zip(replies, payloads, strict=True):
+            yield Publish(subject, reply, 0, size, [payload + CRLF])
+
+
 class Subscribe(NamedTuple):
     subject: bytes
     queue: bytes  # empty: none
@@ -72,7 +91,7 @@ class Pong(NamedTuple):
     pass
 
 
-Event = Connect | Publish | Subscribe | Unsubscribe | Ping | Pong
+Event = Connect | Publish | Requests | Subscribe | Unsubscribe | Ping | Pong
 
 
 class NatsReader:
@@ -152,6 +171,13 @@ class NatsReader:
             if data[stop - 2 : stop] != CRLF:
                 raise UnknownOperation
             if not data.startswith(line, stop):
+                if reply and not header_bytes and (run := _requests(data, position, line, stop)):
+                    tails, bodies = run
+                    start = reply[: reply.rfind(b".") + 1]
+                    replies = [start + tail for tail in tails]
+                    events.append(Requests(subject, replies, size, bodies))
+                    position += len(bodies) * (stop - position)
+                    continue
                 payloads = [data[start:stop]]
             else:
                 stride = stop - position
@@ -160,6 +186,48 @@ class NatsReader:
                 payloads = pieces(data[position:stop], size + 2, skip=len(line))
             events.append(_new(Publish, (subject, reply, header_bytes, size, payloads)))
             position = stop
+
+
+def _requests(
+    data: bytes, position: int, line: bytes, stop: int
+) -> tuple[list[bytes], list[bytes]] | None:
+    """Last tokens of the reply subjects and payloads of the publishes without headers that begin
+    at `position`, the first of which has this control line and ends at `stop`. None: it is alone.
+    """
+    words = line.split()
+    dot = line.rfind(b".")
+    end = dot + len(words[2]) - words[2].rfind(b".")
+    if dot < 0 or b"." not in words[2] or end - dot < 2:
+        return None
+    head, tail = line[: dot + 1], line[end:]
+    if not (data.startswith(head, stop) and data.startswith(tail, stop + end)):
+        return None
+    stride = stop - position
+    shape = _shape(len(head), end - dot - 1, len(tail), stride - len(line) - 2)
+    tokens, bodies = list[bytes](), list[bytes]()
+    count = REQUESTS_FIRST
+    while found := min(count, (len(data) - position) // stride):
+        rows = shape.iter_unpack(data[position : position + found * stride])
+        heads, some, tails, payloads, ends = zip(*rows, strict=True)
+        joined = b"".join(some)
+        if not (
+            heads.count(head) == tails.count(tail) == ends.count(CRLF) == found
+            and b"." not in joined
+            and len(joined.split()[0]) == len(joined)
+        ):
+            columns = zip(heads, some, tails, ends, strict=True)
+            found = next(at for at, row in enumerate(columns) if not _is_next(row, head, tail))
+            some, payloads, count = some[:found], payloads[:found], 0
+        tokens += some
+        bodies += payloads
+        position += found * stride
+        count *= 4
+    return (tokens, bodies) if len(bodies) > 1 else None
+
+
+def _is_next(row: tuple[bytes, bytes, bytes, bytes], head: bytes, tail: bytes) -> bool:
+    token = row[1]
+    return row == (head, token, tail, CRLF) and b"." not in token and token.split() == [token]
 
 
 _VERBS: Final = frozenset({b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT"})
@@ -205,6 +273,15 @@ def _options(line: bytes) -> Mapping[str, Any]:
     return cast("dict[str, Any]", found)
 
 
+def plain_messages(subjects: Sequence[bytes], bodies: Sequence[bytes]) -> list[Publish]:
+    """One of each pair, without reply and headers."""
+    return [
+        Publish(subject, b"", 0, len(body), [body + CRLF])
+        for subject, body in zip(subjects, bodies, strict=True)
+        if subject
+    ]
+
+
 def pieces(data: bytes, size: int, *, skip: int = 0) -> list[bytes]:
     """Of equal size, each behind so many bytes to skip, which fill `data`."""
     return list(chain.from_iterable(_piece(size, skip).iter_unpack(data)))
@@ -213,3 +290,8 @@ def pieces(data: bytes, size: int, *, skip: int = 0) -> list[bytes]:
 @lru_cache(1024)
 def _piece(size: int, skip: int) -> Struct:
     return Struct(f"{skip}x{size}s")
+
+
+@lru_cache(1024)
+def _shape(head: int, token: int, tail: int, size: int) -> Struct:
+    return Struct(f"{head}s{token}s{tail}s{size}s2s")

@@ -14,7 +14,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.types import NodeId
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Interest, Match, QueueGroup, Remote, Subscription, Taker
-from node.protocols.nats.reader import CRLF, Publish, pieces
+from node.protocols.nats.reader import CRLF, Publish, pieces, plain_messages
 from node.protocols.nats.routes import Routed, Routes, Want
 
 _NOBODY: Final = Match()
@@ -195,6 +195,20 @@ class Subjects:
                 continue
             for subscription in match.plain:
                 subscription.taker.deliver_to(subscription, None, some)
+
+    def send_alike(
+        self, vhost: str, start: bytes, subjects: Sequence[bytes], bodies: Sequence[bytes]
+    ) -> None:
+        """As `send_each`: all subjects are `start`, a dot, and one more token."""
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return
+        match = interest.look_alike(start)
+        if match is None or match.groups or match.nodes:
+            self.send_each(vhost, plain_messages(subjects, bodies))
+            return
+        for subscription in match.plain:
+            subscription.taker.deliver_alike(subscription, subjects, bodies)
 
     def send(self, vhost: str, to: bytes, messages: Sequence[Publish]) -> bool:
         """To all who want the subject `to`; they see those of the messages, which have one payload

@@ -14,6 +14,7 @@ from node.protocols.nats.reader import (
     Ping,
     Pong,
     Publish,
+    Requests,
     Subscribe,
     Unsubscribe,
     pieces,
@@ -57,15 +58,16 @@ def reader() -> NatsReader:
 
 def single(events: list[Event]) -> list[Event]:
     """Bursts taken apart: how much of a burst comes at once depends on where it is cut."""
-    return [
-        each
-        for event in events
-        for each in (
-            [event._replace(payloads=[payload]) for payload in event.payloads]
-            if isinstance(event, Publish)
-            else [event]
-        )
-    ]
+    found: list[Event] = []
+    for event in events:
+        match event:
+            case Publish():
+                found += [event._replace(payloads=[payload]) for payload in event.payloads]
+            case Requests():
+                found += event.each()
+            case _:
+                found.append(event)
+    return found
 
 
 @pytest.mark.parametrize(("data", "events"), SAID, ids=lambda value: repr(value)[:30])
@@ -87,8 +89,15 @@ def test_what_is_said_may_be_cut_at_every_byte():
     assert [e for at in range(len(data)) for e in byte_by_byte.feed(data[at : at + 1])] == meant
 
 
+#: Of which runs are made.
+ASKED: list[tuple[bytes, list[Event]]] = [
+    (b"PUB a b.%d 2\r\nhi\r\n" % number, [Publish(b"a", b"b.%d" % number, 0, 2, [b"hi\r\n"])])
+    for number in (1, 2, 3, 10, 11)
+]
+
+
 @given(
-    st.lists(st.sampled_from([*SAID, *SAID[-5:] * 3]), max_size=30),
+    st.lists(st.sampled_from([*SAID, *SAID[-5:] * 3, *ASKED * 6]), max_size=60),
     st.lists(st.integers(1, 40), min_size=1),
 )
 def test_whatever_is_said_means_the_same_however_it_is_cut(
@@ -119,6 +128,58 @@ def test_publishes_that_differ_only_in_their_payload_are_one_event():
         Publish(b"b", b"", 0, 1, [b"3\r\n"]),
         Publish(b"a", b"", 0, 1, [b"4\r\n"]),
     ]
+
+
+def request(reply: bytes, payload: bytes = b"hi") -> bytes:
+    return b"PUB a %b %d\r\n%b\r\n" % (reply, len(payload), payload)
+
+
+def test_requests_that_differ_only_in_the_last_token_of_their_reply_are_one_event():
+    replies = [b"in.%d.%04d" % (number // 90, number) for number in range(100)]
+
+    events = reader().feed(b"".join(map(request, replies)))
+
+    assert events == [
+        Requests(b"a", replies[:90], 2, [b"hi"] * 90),
+        Requests(b"a", replies[90:], 2, [b"hi"] * 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        request(b"in.x.y"),
+        request(b"in.1 2"),
+        request(b"in.1\t2"),
+        request(b"in.123", b"longer"),
+        request(b"in.1234"),
+        request(b"on.123"),
+        request(b"in123"),
+        request(b"in."),
+        b"PUB b in.123 2\r\nhi\r\n",
+        b"PUB a in.123 2\nhi\r\n",
+        b"PUB  a in.123 2\r\nhi\r\n",
+        b"pub a in.123 2\r\nhi\r\n",
+        b"HPUB a in.123 0 2\r\nhi\r\n",
+        b"HPUB a in.123 18 20\r\n" + HEADER + b"hi\r\n",
+        b"PUB a in.123 2\r\nhi??",
+        b"PUB a in.1\r\n 2\r\nhi\r\n",
+        b"PUB a in.123 2 ",
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1, 2, 20])
+def test_a_run_of_requests_means_what_they_mean_one_by_one(odd: bytes, before: int):
+    first, last = (
+        b"".join(request(b"in.%03d" % each) for each in range(start, start + before))
+        for start in (100, 200)
+    )
+    data = first + odd + last
+    whole, cut = reader(), reader()
+
+    events = [event for at in range(len(data)) for event in cut.feed(data[at : at + 1])]
+
+    assert single(whole.feed(data)) == events
+    assert type(whole.error) is type(cut.error)
 
 
 def test_a_burst_ends_where_a_payload_does_not():

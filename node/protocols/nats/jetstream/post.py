@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from node.protocols.nats.jetstream.times import text_of_ms
-from node.protocols.nats.reader import CRLF, Publish
+from node.protocols.nats.reader import CRLF, Publish, plain_messages
 from node.protocols.nats.subjects import Subjects
 
 
@@ -41,14 +41,13 @@ class Post:
             )
             self._subjects.send(inbox.vhost, inbox.subject, (message,))
 
-    def answer_each(self, vhost: str, answers: Iterable[tuple[bytes, bytes]]) -> None:
-        """(subject, body) each; nothing where there is no subject."""
-        messages = [
-            Publish(subject, b"", 0, len(body), [body + CRLF])
-            for subject, body in answers
-            if subject
-        ]
-        self._subjects.send_each(vhost, messages)
+    def answer_each(self, vhost: str, replies: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+        """Each to its subject; nothing where there is none."""
+        start = _start_of(replies)
+        if start is not None:
+            self._subjects.send_alike(vhost, start, replies, bodies)
+        else:
+            self._subjects.send_each(vhost, plain_messages(replies, bodies))
 
     def json(self, inbox: Inbox, value: Any) -> None:
         if inbox.subject:
@@ -76,3 +75,16 @@ class Post:
                 "timestamp": text_of_ms(now_ms),
             }
             self.json(inbox, about | more)
+
+
+def _start_of(subjects: Sequence[bytes]) -> bytes | None:
+    """What comes before the last dot, if that is the same for all."""
+    start, dot, _ = subjects[0].rpartition(b".")
+    joined = b"\n" + b"\n".join(subjects)
+    count = len(subjects)
+    alike = (
+        dot
+        and joined.count(b"\n" + start + dot) == count
+        and joined.count(dot) == count * (start.count(dot) + 1)
+    )
+    return start if alike else None

@@ -18,7 +18,7 @@ from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.settling import Settling
 from node.protocols.nats.jetstream.storing import Storing
-from node.protocols.nats.reader import Publish
+from node.protocols.nats.reader import Publish, Requests
 from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
 
@@ -68,6 +68,18 @@ class JetStream:
         if info is None:
             return taken
         self._storing.take(info, message, connection.in_flight)
+        return True
+
+    def store(self, connection: Connection, messages: Requests) -> bool:
+        """If they are for a stream and for nobody else; False: nothing was done."""
+        subject, vhost = messages.subject, connection.vhost
+        match = self._subjects.match(vhost, subject)
+        if subject.startswith(OWN) or match.plain or match.nodes or match.groups:
+            return False
+        info = self._cluster.catalog_machine.stream_for(vhost, subject)
+        if info is None:
+            return False
+        self._storing.take_each(info, messages, connection.in_flight)
         return True
 
     def _take(self, vhost: str, message: Publish) -> bool:

@@ -6,7 +6,7 @@ An answer leaves when its message is safe, or surely refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from node.errors import Refused
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, asked
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
-from node.protocols.nats.reader import Publish
+from node.protocols.nats.reader import Publish, Requests
 
 #: By the number that comes with it.
 _NO_ROOM_TEXTS: Final = (
@@ -51,6 +51,12 @@ class _Batch:
         self.replies: list[bytes] = []
         self.size_bytes = 0
 
+    def add_plain(self, subject: bytes, count: int, size: int) -> None:
+        """What goes with bodies that have no headers."""
+        self.metas += [None] * count
+        self.attrs += [{ATTR_SUBJECT: subject}] * count
+        self.size_bytes += count * (size + len(subject) + MESSAGE_OVERHEAD_BYTES)
+
 
 class Storing:
     """One a node."""
@@ -63,27 +69,42 @@ class Storing:
 
     def take(self, info: QueueInfo, message: Publish, publisher: InFlight | None) -> None:
         """What is taken leaves with `flush`. `publisher`: what its connection has under way."""
-        batch = self._batches.get((info.queue, publisher))
-        if batch is None:
-            refusal = self._refusal(info)
-            if refusal is not None:
-                for _ in message.payloads:
-                    self._refuse(info, message.reply, refusal)
-                return
-            if not self._batches:
-                asyncio.get_running_loop().call_soon(self.flush)
-            batch = self._batches[info.queue, publisher] = _Batch(info, publisher)
         subject, reply, header_bytes, size, payloads = message
+        count = len(payloads)
+        batch = self._batch(info, publisher, [reply] * count)
+        if batch is None:
+            return
         if header_bytes:
             for payload in payloads:
                 self._add_with_header(batch, message, payload)
             return
-        count = len(payloads)
         batch.bodies += [payload[:-2] for payload in payloads]
-        batch.metas += [None] * count
-        batch.attrs += [{ATTR_SUBJECT: subject}] * count
         batch.replies += [reply] * count
-        batch.size_bytes += count * (size + len(subject) + MESSAGE_OVERHEAD_BYTES)
+        batch.add_plain(subject, count, size)
+
+    def take_each(self, info: QueueInfo, messages: Requests, publisher: InFlight | None) -> None:
+        """The same."""
+        batch = self._batch(info, publisher, messages.replies)
+        if batch is not None:
+            batch.bodies += messages.payloads
+            batch.replies += messages.replies
+            batch.add_plain(messages.subject, len(messages.payloads), messages.size)
+
+    def _batch(
+        self, info: QueueInfo, publisher: InFlight | None, replies: Sequence[bytes]
+    ) -> _Batch | None:
+        """None: nothing can be stored, and whoever wants an answer is told."""
+        batch = self._batches.get((info.queue, publisher))
+        if batch is None:
+            refusal = self._refusal(info)
+            if refusal is not None:
+                for reply in replies:
+                    self._refuse(info, reply, refusal)
+                return None
+            if not self._batches:
+                asyncio.get_running_loop().call_soon(self.flush)
+            batch = self._batches[info.queue, publisher] = _Batch(info, publisher)
+        return batch
 
     def _add_with_header(self, batch: _Batch, message: Publish, payload: bytes) -> None:
         subject, reply, header_bytes, size, _ = message
@@ -145,33 +166,31 @@ class Storing:
         if stream.get("no_ack"):
             return
         name = json_of(batch.info.name)
-        self._post.answer_each(batch.info.vhost, _answers(name, batch.replies, stored))
+        bodies = _answers(name, len(batch.replies), stored)
+        self._post.answer_each(batch.info.vhost, batch.replies, bodies)
 
     def _refuse(self, info: QueueInfo, reply: bytes, error: ApiError) -> None:
         if reply:
             self._post.send(Inbox(info.vhost, reply), _refused(json_of(info.name), error))
 
 
-def _answers(
-    name: bytes, replies: Sequence[bytes], stored: Stored
-) -> Iterator[tuple[bytes, bytes]]:
+def _answers(name: bytes, count: int, stored: Stored) -> list[bytes]:
     if not stored.answers and not stored.refused:
-        start = b'{"stream":%b,"seq":' % name
-        for sequence, reply in enumerate(replies, stored.first):
-            yield reply, b"%b%d}" % (start, sequence)
-        return
+        form = b'{"stream":%b,"seq":%%d}' % name.replace(b"%", b"%%")
+        return [form % sequence for sequence in range(stored.first, stored.first + count)]
     refused = {place for first, last in stored.refused for place in range(first, last + 1)}
     sequence = stored.first
-    for place, reply in enumerate(replies):
+    bodies: list[bytes] = []
+    for place in range(count):
         answer = stored.answers.get(place)
         if answer is not None:
-            body = _answered(name, *answer)
+            bodies.append(_answered(name, *answer))
         elif place in refused:
-            body = _refused(name, known(10008))
+            bodies.append(_refused(name, known(10008)))
         else:
-            body = _answered(name, STORED, sequence)
+            bodies.append(_answered(name, STORED, sequence))
             sequence += 1
-        yield reply, body
+    return bodies
 
 
 def _answered(name: bytes, code: int, number: int) -> bytes:
