@@ -33,6 +33,7 @@ class Plan:
     network: str | None = None  # None: the truest that there is
     disks: str | None = None
     build: str | None = None  # what is broken in all nodes, on purpose
+    pace: float = 1.0  # how many times as often as in other runs publishers publish
 
     @property
     def command(self) -> str:

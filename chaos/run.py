@@ -52,7 +52,7 @@ LOOK_S = 0.2
 Say = Callable[[str], None]
 #: What happens under load in the place of random faults. Nodes that it adds or takes away it adds
 #: to or takes from the addresses, which are all that clients know.
-Script = Callable[[Nemesis, list[Address]], Awaitable[None]]
+Script = Callable[[Nemesis, list[Address], Sequence[Workload]], Awaitable[None]]
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Run:
         plan, found = self.plan, self._found
         addresses = [cluster.address(node) for node in cluster.nodes]
         drivers = Drivers(addresses, plan.seed)
-        scene = Scene(recorder, drivers.open, plan.seed, open_nats=drivers.open_nats)
+        scene = Scene(recorder, drivers.open, plan.seed, plan.pace, open_nats=drivers.open_nats)
         nemesis = Nemesis(
             cluster,
             watch,
@@ -181,7 +181,7 @@ class Run:
         try:
             if self._script is not None:
                 found.aftermath.moved = True
-                await self._script(nemesis, addresses)
+                await self._script(nemesis, addresses, workloads)
             else:
                 nemesis.start()
                 self._say(f"load and faults for {plan.seconds:g} s")

@@ -8,7 +8,7 @@ from functools import partial
 
 from chaos.checker import ack_finality, total_queue, vanished
 from chaos.checker.verdict import Checker
-from chaos.load.client import Client, Handle, close_all, publish_until, wait
+from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.draining import Left, drain
 from chaos.load.driver import Consumption, Protocols, Received
 from chaos.load.workload import Scene
@@ -22,15 +22,12 @@ CRASH_SHARE = 0.01
 
 
 class PublishConsume:
-    """Publishers and consumers of one queue, all of which die at times. `work_s`: how long a
-    consumer works on what it was handed, so that the queue grows.
-    """
+    """Publishers and consumers of one queue, all of which die at times."""
 
-    def __init__(self, scene: Scene, protocol: Protocols, *, work_s: float = 0.0) -> None:
+    def __init__(self, scene: Scene, protocol: Protocols) -> None:
         self.name = name = f"w1-{protocol}"
         self.queue = f"{name}.orders"
         self._ending = scene.ending
-        self._work_s = work_s
         self._publishers = [Client(scene, f"{name}/p{n}", protocol) for n in range(PUBLISHERS)]
         self._consumers = [Client(scene, f"{name}/c{n}", protocol) for n in range(CONSUMERS)]
         self._left = Left()
@@ -72,8 +69,6 @@ class PublishConsume:
         take = self._left.taking(client, self.queue)
 
         async def work(consumption: Consumption, received: Received) -> bool:
-            if self._work_s:
-                await wait(self._ending, self._work_s)
             crash = client.dice.random() < CRASH_SHARE
             goes_on = (crash and client.dice.random() < 0.5) or await take(consumption, received)
             if crash:

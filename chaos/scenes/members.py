@@ -19,6 +19,7 @@ from chaos.commands import RUNS
 from chaos.history import Op, read_history
 from chaos.live.live_cluster import NotReadyError
 from chaos.load.addresses import Address
+from chaos.load.workload import Workload
 from chaos.nemesis.nemesis import Nemesis
 from chaos.plan import NoSuchPlan, Plan
 from chaos.report.outcome import Outcome
@@ -82,7 +83,9 @@ class Play:
     say: Say
     rows: list[SceneRow] = field(default_factory=list[SceneRow])
 
-    async def __call__(self, nemesis: Nemesis, addresses: list[Address]) -> None:
+    async def __call__(
+        self, nemesis: Nemesis, addresses: list[Address], _workloads: Sequence[Workload]
+    ) -> None:
         members = MemberStage(nemesis, addresses, self.say, self.seed)
         for name in self.scenes:
             await asyncio.sleep(CALM_S)

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import random
-import shlex
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,226 +20,146 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.checker.verdict import Verdict, check_all, merge
-from chaos.history import History, Op, Recorder
-from chaos.live import disks, networks
-from chaos.live.live_cluster import NODES, LiveCluster, NotReadyError
-from chaos.live.loop_disks import SETTINGS, FileSystem
+from chaos.campaign import exit_status
+from chaos.commands import RUNS
+from chaos.history import History
+from chaos.live import disks
+from chaos.live.live_cluster import LiveCluster, NotReadyError
+from chaos.load.addresses import Address
 from chaos.load.driver import PROTOCOLS
-from chaos.load.drivers import Drivers
-from chaos.load.numbered_publishers import NumberedPublishers
-from chaos.load.publish_consume import PublishConsume
-from chaos.load.workload import Scene, Workload
-from chaos.report.series import published_by, workload_of
+from chaos.load.workload import Workload
+from chaos.nemesis.nemesis import Nemesis
+from chaos.plan import Plan
+from chaos.report.series import NEMESIS, published_by, workload_of
+from chaos.report.tables import show_run
+from chaos.run import Say, run_one
 
 ROUNDS = 20
-#: How many times as often as in other runs publishers publish, and how slow consumers are.
-PACE = 2.5
-WORK_S = 0.03
+#: Those of w6 leave messages in their queues until the end.
+WORKLOADS = ("w1-native", "w1-amqp", "w6-native", "w6-amqp", "w9-native")
 #: Load between two cuts, counted from when both protocols confirm again, and time without power.
 LOAD_S = (0.5, 4.0)
 DARK_S = (0.1, 1.0)
-#: How long nodes may take until clients have confirms again, and the last drain.
+#: How long nodes may take until clients have confirms again.
 RECOVERY_S_MAX = 60.0
-DRAIN_S_MAX = 300.0
 LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PowerPlan(Plan):
+    mix: str = "calm"
+    workloads: Sequence[str] = WORKLOADS
+    disks: str | None = "ext4"
+    pace: float = 2.5
     rounds: int = ROUNDS
-    seed: int = 1
-    filesystem: FileSystem = "ext4"
     lie: bool = False
 
     @property
     def command(self) -> str:
-        """What runs it again."""
-        words = ["python", "-m", "chaos", "power", "--rounds", str(self.rounds)]
-        words += ["--seed", str(self.seed), "--filesystem", self.filesystem]
-        return shlex.join([*words, "--lie"] if self.lie else words)
+        words = f"python -m chaos power --rounds {self.rounds} --seed {self.seed}"
+        return f"{words} --filesystem {self.disks}" + (" --lie" if self.lie else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One loss of power."""
 
-    confirmed: int  # messages, until the cut
     down_s: float  # from the cut until both protocols confirm again
     ready_s: float  # from the start of the nodes until all said that they are ready
     recovery_s: float  # and until both protocols confirm again
 
 
 @dataclass
-class Campaign:
-    """What it has found so far."""
+class Play:
+    """The script of a run."""
 
-    options: Options
-    folder: Path
+    plan: PowerPlan
+    say: Say
     rounds: list[Round] = field(default_factory=list[Round])
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    broken: str = ""  # why it ended early
 
-    @property
-    def passed(self) -> bool:
-        return not self.broken and merge(self.verdicts) is True
-
-
-def run(options: Options, console: Console | None = None, folder: Path | None = None) -> int:
-    """One campaign; its exit status. The folder is kept when it fails, or when it was given."""
-    console = console or Console()
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # connections break, and it says so
-    place = folder or Path(tempfile.mkdtemp(prefix="quorate-power-"))
-    place.mkdir(parents=True, exist_ok=True)
-    chosen = disks.choose(place / "disks", options.filesystem)
-    needed = {"power_loss", "lie_fsync"} if options.lie else {"power_loss"}
-    if lacking := sorted(needed & set(chosen.missing)):
-        console.print(f"cannot be tried here: {chosen.missing[lacking[0]]}", markup=False)
-        chosen.close()
-        return 2
-    cluster = LiveCluster(place, NODES, networks.choose(), chosen, settings=SETTINGS)
-    campaign = Campaign(options, place)
-    try:
-        console.print(
-            f"{len(NODES)} nodes on {chosen.kind}, {cluster.network.kind}; seed {options.seed}"
-            + ("; the disks lie" if options.lie else ""),
-            markup=False,
-        )
-        asyncio.run(_campaign(campaign, cluster, console))
-        if not campaign.passed:
-            for node in cluster.nodes:
-                cluster.kill(node)
-            cluster.copy_logs(place / "nodes")
-    finally:
-        cluster.close()
-    _report(campaign, console)
-    if campaign.passed and folder is None:
-        shutil.rmtree(place)
-    return 0 if campaign.passed else 1
-
-
-async def _campaign(campaign: Campaign, cluster: LiveCluster, console: Console) -> None:
-    recorder = Recorder(campaign.folder / "history.jsonl")
-    addresses = [cluster.address(node) for node in cluster.nodes]
-    drivers = Drivers(addresses, campaign.options.seed)
-    scene = Scene(recorder, drivers.open, campaign.options.seed, PACE)
-    load: list[Workload] = [
-        *(PublishConsume(scene, protocol, work_s=WORK_S) for protocol in PROTOCOLS),
-        NumberedPublishers(scene, "native"),
-    ]
-    try:
-        cluster.start_all()
-        await cluster.until_ready()
-        await _prepare(load)
-        loading = asyncio.gather(*(workload.run() for workload in load))
+    async def __call__(
+        self, nemesis: Nemesis, _addresses: list[Address], workloads: Sequence[Workload]
+    ) -> None:
+        cluster, history = nemesis.stage.cluster, nemesis.stage.history
+        dice = random.Random(f"{self.plan.seed}/power")
         try:
-            await _rounds(campaign, cluster, load, loading, scene, console)
-        finally:
-            scene.ending.set()
-            async with asyncio.timeout(RECOVERY_S_MAX):
-                await loading
-        async with asyncio.timeout(DRAIN_S_MAX):
-            await asyncio.gather(*(workload.drain() for workload in load))
-    except (NotReadyError, TimeoutError) as error:
-        campaign.broken = str(error) or "not everything went on, or was drained, in time"
-    finally:
-        recorder.close()
-    checkers = {name: each for workload in load for name, each in workload.checkers.items()}
-    campaign.verdicts = check_all(recorder.ops, checkers)
+            await _confirming(history)
+            await self._lie(cluster)
+            while len(self.rounds) < self.plan.rounds:
+                await asyncio.sleep(dice.uniform(*LOAD_S))
+                self.rounds.append(await self._round(cluster, history, dice, workloads))
+        except (NotReadyError, TimeoutError) as error:
+            nemesis.findings.append(f"not everything went on in time: {error}")
 
-
-async def _prepare(load: Sequence[Workload]) -> None:
-    for workload in load:
-        await workload.prepare()
-
-
-async def _rounds(
-    campaign: Campaign,
-    cluster: LiveCluster,
-    load: Sequence[Workload],
-    loading: asyncio.Future[list[None]],
-    scene: Scene,
-    console: Console,
-) -> None:
-    dice = random.Random(f"{campaign.options.seed}/power")
-    recorder = scene.recorder
-    await _confirming(recorder, loading)
-    if campaign.options.lie:
-        await _lie(cluster)
-    for number in range(1, campaign.options.rounds + 1):
-        await asyncio.sleep(dice.uniform(*LOAD_S))
-        cut_s, confirmed = time.monotonic(), sum(_confirmed(op) for op in recorder)
-        recorder.saw("nemesis", "fault", {"kind": "power loss", "nodes": cluster.nodes})
+    async def _round(
+        self,
+        cluster: LiveCluster,
+        history: History,
+        dice: random.Random,
+        workloads: Sequence[Workload],
+    ) -> Round:
+        cut_s, confirmed = time.monotonic(), sum(map(published_by, history))
+        history.saw(NEMESIS, "fault", {"kind": "power_loss_all", "nodes": cluster.nodes})
         await asyncio.to_thread(cluster.power_loss, cluster.nodes)
         await asyncio.sleep(dice.uniform(*DARK_S))
         start_s = time.monotonic()
         await asyncio.to_thread(cluster.start_all)
-        if campaign.options.lie:
-            await _lie(cluster)
+        await self._lie(cluster)
         await cluster.until_ready(timeout_s=RECOVERY_S_MAX)
-        ready_s = time.monotonic() - start_s
-        if campaign.options.lie:
-            await _prepare(load)  # the queues may be gone, too
-        again_s = await _confirming(recorder, loading)
-        row = Round(confirmed, again_s - cut_s, ready_s, again_s - start_s)
-        campaign.rounds.append(row)
-        console.print(
-            f"{number:3d}/{campaign.options.rounds}  confirmed {row.confirmed:>9,}"
+        ready_s = time.monotonic()
+        if self.plan.lie:  # the queues may be gone, too
+            await asyncio.gather(*(workload.prepare() for workload in workloads))
+        again_s = await _confirming(history)
+        row = Round(again_s - cut_s, ready_s - start_s, again_s - start_s)
+        self.say(
+            f"{len(self.rounds) + 1:3d}/{self.plan.rounds}  published {confirmed:>9,}"
             f"  down {row.down_s:5.2f} s  ready {row.ready_s:5.2f} s"
             f"  confirming {row.recovery_s:5.2f} s"
         )
+        return row
+
+    async def _lie(self, cluster: LiveCluster) -> None:
+        for node in cluster.nodes if self.plan.lie else ():
+            await asyncio.to_thread(cluster.lie_fsync, node)
 
 
-async def _confirming(recorder: History, loading: asyncio.Future[list[None]]) -> float:
-    """When both protocols have confirmed something from now on. Raises TimeoutError, and what ended
-    the load.
-    """
-    began, confirming = len(recorder), set[str]()
+async def _confirming(history: History) -> float:
+    """When both protocols have confirmed something from now on. Raises TimeoutError."""
+    began, confirming = len(history), set[str]()
     async with asyncio.timeout(RECOVERY_S_MAX):
         while confirming != {*PROTOCOLS}:
-            if loading.done():
-                await loading
             await asyncio.sleep(LOOK_S)
-            new = recorder.ops[began:]
-            confirming |= {workload_of(op).partition("-")[2] for op in new if _confirmed(op)}
+            new = [op for op in history.ops[began:] if op.type == "ok" and published_by(op)]
+            confirming |= {workload_of(op).partition("-")[2] for op in new}
     return time.monotonic()
 
 
-def _confirmed(op: Op) -> int:
-    """Messages."""
-    return published_by(op) if op.type == "ok" else 0
+def run(plan: PowerPlan, folder: Path, console: Console) -> int:
+    """One campaign; its exit status."""
+    chosen = disks.choose(folder / "probe", "xfs" if plan.disks == "xfs" else "ext4")
+    chosen.close()
+    needed = ("power_loss", "lie_fsync") if plan.lie else ("power_loss",)
+    for fault in needed:
+        if fault in chosen.missing:
+            console.print(f"cannot be tried here: {chosen.missing[fault]}", markup=False)
+            return 2
 
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
 
-async def _lie(cluster: LiveCluster) -> None:
-    for node in cluster.nodes:
-        await asyncio.to_thread(cluster.lie_fsync, node)
-
-
-def _report(campaign: Campaign, console: Console) -> None:
-    table = Table("", "")
-    table.add_row("power losses of all nodes", str(len(campaign.rounds)))
+    play = Play(plan, say)
+    outcome = asyncio.run(run_one(plan, folder, say, play))
+    show_run(console, outcome)
+    table = Table("", "median s", "most s")
     for name, values in (
-        ("down", [each.down_s for each in campaign.rounds]),
-        ("ready after the start", [each.ready_s for each in campaign.rounds]),
-        ("confirming after the start", [each.recovery_s for each in campaign.rounds]),
+        ("down", [each.down_s for each in play.rounds]),
+        ("ready after the start", [each.ready_s for each in play.rounds]),
+        ("confirming after the start", [each.recovery_s for each in play.rounds]),
     ):
         if values:
-            middle = statistics.median(values)
-            table.add_row(f"{name}: median, most", f"{middle:.2f} s, {max(values):.2f} s")
-    for verdict in campaign.verdicts:
-        for name, count in verdict.counts.items():
-            table.add_row(f"{verdict.checker}: {name}", f"{count:,}")
+            table.add_row(name, f"{statistics.median(values):.2f}", f"{max(values):.2f}")
     console.print(table)
-    if campaign.passed:
-        console.print("nothing was lost", style="green")
-        return
-    for verdict in campaign.verdicts:
-        if verdict.valid is not True:
-            console.print(verdict.describe(), markup=False, style="red")
-    if campaign.broken:
-        console.print(campaign.broken, markup=False, style="red")
-    console.print(f"history, logs and data: {campaign.folder}", markup=False)
-    console.print(f"run it again: {campaign.options.command}", markup=False)
+    return exit_status([outcome])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -252,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--filesystem", choices=("ext4", "xfs"), default="ext4")
     parser.add_argument("--lie", action="store_true", help="the control: syncs do nothing")
-    parser.add_argument("--folder", type=Path, help="where it runs, and what is kept")
+    parser.add_argument("--out", type=Path, default=RUNS / "power")
     given = parser.parse_args(arguments)
-    options = Options(given.rounds, given.seed, given.filesystem, given.lie)
-    return run(options, folder=given.folder)
+    plan = PowerPlan(given.seed, disks=given.filesystem, rounds=given.rounds, lie=given.lie)
+    return run(plan, given.out, Console(highlight=False))
