@@ -22,7 +22,7 @@ from rich.table import Table
 
 from chaos.campaign import exit_status
 from chaos.commands import RUNS
-from chaos.history import History
+from chaos.history import History, Op
 from chaos.live import disks
 from chaos.live.live_cluster import LiveCluster, NotReadyError
 from chaos.load.addresses import Address
@@ -98,7 +98,7 @@ class Play:
         dice: random.Random,
         workloads: Sequence[Workload],
     ) -> Round:
-        cut_s, confirmed = time.monotonic(), sum(map(published_by, history))
+        cut_s, confirmed = time.monotonic(), sum(map(_confirmed, history))
         history.saw(NEMESIS, "fault", {"kind": "power_loss_all", "nodes": cluster.nodes})
         await asyncio.to_thread(cluster.power_loss, cluster.nodes)
         await asyncio.sleep(dice.uniform(*DARK_S))
@@ -112,7 +112,7 @@ class Play:
         again_s = await _confirming(history)
         row = Round(again_s - cut_s, ready_s - start_s, again_s - start_s)
         self.say(
-            f"{len(self.rounds) + 1:3d}/{self.plan.rounds}  published {confirmed:>9,}"
+            f"{len(self.rounds) + 1:3d}/{self.plan.rounds}  confirmed {confirmed:>9,}"
             f"  down {row.down_s:5.2f} s  ready {row.ready_s:5.2f} s"
             f"  confirming {row.recovery_s:5.2f} s"
         )
@@ -129,9 +129,14 @@ async def _confirming(history: History) -> float:
     async with asyncio.timeout(RECOVERY_S_MAX):
         while confirming != {*PROTOCOLS}:
             await asyncio.sleep(LOOK_S)
-            new = [op for op in history.ops[began:] if op.type == "ok" and published_by(op)]
+            new = filter(_confirmed, history.ops[began:])
             confirming |= {workload_of(op).partition("-")[2] for op in new}
     return time.monotonic()
+
+
+def _confirmed(op: Op) -> int:
+    """Messages."""
+    return published_by(op) if op.type == "ok" else 0
 
 
 def run(plan: PowerPlan, folder: Path, console: Console) -> int:
