@@ -111,6 +111,11 @@ class Management:
         _, value = await self._ask("PUT", path, body=body)
         return cast("Json", value)
 
+    async def patch(self, *path: str, body: Json) -> Json:
+        """What it is by now."""
+        _, value = await self._ask("PATCH", path, body=body)
+        return cast("Json", value)
+
     async def post(
         self, *path: str, body: Json, query: Json | None = None, repeat: bool = True
     ) -> Any:

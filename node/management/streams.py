@@ -26,6 +26,7 @@ Json = dict[str, Any]
 #: JetStream's numbers, for what is there already and in the way.
 _CONFLICTS: Final = frozenset({10058, 10065, 10100, 10105, 10148})
 _BUG: Final = 10051
+_FILTERS: Final = ("filter_subject", "filter_subjects")
 _GET_WORDS: Final = ("seq", "last_by_subj", "next_by_subj", "start_time")
 
 
@@ -224,24 +225,36 @@ async def one_consumer(call: Call) -> Json:
 
 async def put_consumer(call: Call) -> Response:
     """It stays until it is deleted, unless it has an `inactive_threshold`."""
-    stream, name = call.names["stream"], call.names["consumer"]
-    call.access.check("read", "queue", stream)
-    config = _given(call, consumer_config.FIELDS, consumer_config.SPANS)
-    config = {"durable_name": name, "name": name, **config}
-    known = {row["name"] for row in await _named(call)}
-    found = await ask(
-        call, "CONSUMER.CREATE", {"stream_name": stream, "config": config}, consumer=name
-    )
-    return Response(200 if name in known else 201, found)
-
-
-async def _named(call: Call) -> list[Json]:
+    name, config = call.names["consumer"], _wanted_consumer(call)
     try:
-        return [await one_consumer(call)]
+        known = bool(await one_consumer(call))
     except ApiError as error:
-        if error.more.get("err_code") != 10014:
+        if error.status != 404:
             raise
-        return []
+        known = False
+    found = await _put_consumer(call, "create", {"durable_name": name, **config})
+    return Response(200 if known else 201, found)
+
+
+async def patch_consumer(call: Call) -> Json:
+    """What is not said stays as it is."""
+    given = _wanted_consumer(call)
+    before: Json = (await one_consumer(call))["config"]
+    for one, other in (_FILTERS, _FILTERS[::-1]):
+        if one in given:
+            before.pop(other, None)
+    return await _put_consumer(call, "update", {**before, **given})
+
+
+def _wanted_consumer(call: Call) -> Json:
+    call.access.check("read", "queue", call.names["stream"])
+    return _given(call, consumer_config.FIELDS, consumer_config.SPANS)
+
+
+async def _put_consumer(call: Call, action: str, config: Json) -> Json:
+    stream, name = call.names["stream"], call.names["consumer"]
+    asked: Json = {"stream_name": stream, "action": action, "config": {"name": name, **config}}
+    return await ask(call, "CONSUMER.CREATE", asked, name)
 
 
 async def delete_consumer(call: Call) -> Response:
@@ -279,6 +292,7 @@ ROUTES = (
     Endpoint("GET", f"{_ONE}/consumers", list_consumers),
     Endpoint("GET", _CONSUMER, one_consumer),
     Endpoint("PUT", _CONSUMER, put_consumer),
+    Endpoint("PATCH", _CONSUMER, patch_consumer),
     Endpoint("DELETE", _CONSUMER, delete_consumer),
     Endpoint("PUT", f"{_CONSUMER}/pause", pause),
     Endpoint("DELETE", f"{_CONSUMER}/pause", resume),

@@ -31,6 +31,7 @@ from quorate.cli.output import (
 )
 from quorate.cli.policies import policy_app
 from quorate.cli.postmortem import Judging, postmortem
+from quorate.cli.streams import cursor_app, stream_app
 from quorate.cli.upgrade import upgrade_app
 from quorate.cli.users import permission_app, user_app
 from quorate.cli.vhosts import vhost_app
@@ -54,6 +55,8 @@ app.add_typer(node_app, name="node", rich_help_panel="Running a cluster")
 app.add_typer(group_app, name="group", rich_help_panel="Running a cluster")
 app.add_typer(upgrade_app, name="upgrade", rich_help_panel="Running a cluster")
 app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
+app.add_typer(stream_app, name="stream", rich_help_panel="Using it")
+app.add_typer(cursor_app, name="cursor", rich_help_panel="Using it")
 app.add_typer(exchange_app, name="exchange", rich_help_panel="Using it")
 app.add_typer(binding_app, name="binding", rich_help_panel="Using it")
 app.add_typer(user_app, name="user", rich_help_panel="Administration")

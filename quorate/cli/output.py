@@ -145,6 +145,8 @@ _ADVICE = {
     "queue_full": "consume from it, or raise its x-max-length",
     "no_leader": "a majority of the group's nodes must run: see `quorate status`",
     "no_message": "`quorate queue peek NAME` shows the ids of messages that are there",
+    "conflict": "`quorate stream list` and `quorate cursor list STREAM` show what is there;"
+    " `quorate stream edit` and `quorate cursor edit` change it",
     "login_refused": "check --user, and --password-file or QUORATE_PASSWORD; guest may only come"
     " from a node's own machine",
     "not_authorised": "if another user may, name it with --user and --password-file;"

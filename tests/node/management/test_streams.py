@@ -155,6 +155,7 @@ class TestStreams:
             ("GET", "S/consumers/c", None, 404, "consumer not found"),
             ("DELETE", "S/consumers/c", None, 404, "consumer not found"),
             ("PUT", "S/consumers/c", {"ack_policy": "some"}, 400, "ack_policy"),
+            ("PATCH", "S/consumers/c", {"ack_wait": "1s"}, 404, "consumer not found"),
             ("PUT", "S/consumers/c", {"ack_wait": "x"}, 400, "ack_wait is a length of time"),
             ("PUT", "S/consumers/c/pause", {}, 400, "pause_until"),
             ("PUT", "T/consumers/c", {}, 404, "stream not found"),
@@ -230,7 +231,9 @@ class TestConsumers:
         wanted = {"ack_policy": "explicit", "ack_wait": "1m", "filter_subject": "s.1"}
 
         assert (await api.ask("PUT", path, wanted)).status == 201
-        assert (await api.ask("PUT", path, wanted | {"ack_wait": "2m"})).status == 200
+        assert (await api.ask("PUT", path, wanted)).status == 200
+        assert (await refused(api, "PUT", path, wanted | {"ack_wait": "2m"})).status == 409
+        assert (await api.ask("PATCH", path, {"ack_wait": "2m"})).status == 200
         subscription = await js.pull_subscribe_bind("c", stream="S")
         messages = await subscription.fetch(3, timeout=WAIT_S)
         await messages[0].ack_sync()
@@ -238,6 +241,9 @@ class TestConsumers:
         shown = await api.get(path)
         assert (shown["num_pending"], shown["num_ack_pending"]) == (2, 2)
         assert shown["config"]["ack_wait"] == 120 * 10**9
+        reply = await api.ask("PATCH", path, {"filter_subjects": ["s.2", "s.3"]})
+        assert reply.value["config"]["filter_subjects"] == ["s.2", "s.3"]
+        assert reply.value["num_pending"] == 0
         assert [row["name"] for row in await api.get(S + "/consumers")] == ["c"]
         assert (await api.get(S))["state"]["consumer_count"] == 1
         assert await api.delete(path) == 204
