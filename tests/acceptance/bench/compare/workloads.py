@@ -171,8 +171,8 @@ async def thousand_queues(broker: AmqpContender, scale: Scale) -> Figures:
 
 
 async def idle_queues(broker: AmqpContender, scale: Scale) -> Figures:
-    """How fast they are declared, and 500/s end to end without them and beside them: when what
-    follows so many declares (snapshots of them) is over, for idle is what they are most of the time.
+    """How fast they are declared; 500/s end to end without them, and beside them when they have
+    been idle for a while: snapshots of so many declares are over.
     """
     without = await both(broker, scale, rate=RATE_SLOW)
     async with broker.many(scale.queues) as (_, declares_a_s):
