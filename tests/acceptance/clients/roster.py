@@ -88,6 +88,7 @@ CLIENTS = (
 
 NATS_CLIENTS = (
     Client("nats-py", python("nats_py_program", "nats"), NATS),
+    Client("nats.js", toolchains.node("nats/node"), NATS, toolchain=True),
     Client("nats.go", toolchains.go("nats/go", "go/protocol.go"), NATS, toolchain=True),
 )
 
