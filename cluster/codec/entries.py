@@ -200,6 +200,8 @@ VERSION_CURRENT = 1
 LARGE_SINCE = 3
 #: And streams.
 STREAMS_SINCE = 4
+#: And batches that a stream stores whole or not at all.
+ATOMIC_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -311,7 +313,11 @@ _COMMANDS: dict[int, Layout] = {
     6: Layout(commands.CloseSession, load=_HANDED, fields_since={"handed": 2}),
     7: Layout(commands.NodeDown),
     8: Layout(commands.NodeUp),
-    9: Layout(commands.Enqueue, load={"large": _load_large}, fields_since={"large": LARGE_SINCE}),
+    9: Layout(
+        commands.Enqueue,
+        load={"large": _load_large},
+        fields_since={"large": LARGE_SINCE, "atomic": ATOMIC_SINCE},
+    ),
     10: Layout(commands.Subscribe),
     11: Layout(commands.Cancel),
     12: Layout(commands.SetCredit),
@@ -433,6 +439,8 @@ _REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.item
 def version_needed(command: Command) -> int:
     """The machine version that a group must have before this command may be proposed to it."""
     if type(command) is Enqueue:  # nearly all of them
+        if command.atomic:
+            return ATOMIC_SINCE
         return 1 if command.large is None else LARGE_SINCE
     kind = type(command)
     layout = _GATED.get(kind)
@@ -472,8 +480,10 @@ def pack_command(command: AnyCommand) -> list[Any]:
             command.meta,
             command.attrs,
         ]
-        if command.large is not None:
+        if command.large is not None or command.atomic:
             fields.append(command.large)
+        if command.atomic:
+            fields.append(True)
         return fields
     if isinstance(command, Unknown):
         return [command.tag, *command.fields]

@@ -205,6 +205,7 @@ class Enqueue:
     # None | map from the place of a body in the batch to [upload, parts]: `bodies` has only how it
     # begins, the rest was kept as these parts, [entry, offset, size] each
     large: Any = None
+    atomic: bool = False  # into a stream: all of it is stored, or nothing; since machine version 5
 
 
 @dataclass(frozen=True, slots=True)

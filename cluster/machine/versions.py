@@ -16,6 +16,7 @@ new machine version on.
 | 3       | 0.3     | room kept for transactions, changes of the catalog as one, sums in digests |
 |         |         | and in the log's hash chain |
 | 4       | 0.3     | streams |
+| 5       | 0.3     | of streams: batches that are stored whole or not at all |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -29,7 +30,7 @@ from collections.abc import Mapping
 from typing import Final
 
 #: The newest version that this release runs; it runs every older one, too.
-MACHINE_VERSION: Final = 4
+MACHINE_VERSION: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

@@ -2,7 +2,8 @@
 
 A batch in which no message asks for anything is stored as ranges. Where one asks (for its id to be
 new, for the last sequence to be so and so, ...), or may be refused, each is looked at in its turn.
-A batch that comes again is answered as the first time.
+A batch that comes again is answered as the first time. Of an atomic batch every message is looked
+at before any is stored, and what refuses one of them refuses all.
 """
 
 from __future__ import annotations
@@ -68,8 +69,27 @@ class Batch(NamedTuple):
     sizes: Sequence[int]  # of bodies and headers
     large: Large
 
-    def subject(self, place: int) -> bytes:
-        return self.subjects[place if len(self.subjects) > 1 else 0]
+    def message(self, place: int) -> tuple[bytes, int, Asked]:
+        """Subject, size, what it asks for."""
+        subject = self.subjects[place if len(self.subjects) > 1 else 0]
+        return subject, self.sizes[place], self.asked[place] if self.asked else NOTHING_ASKED
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Messages of an atomic batch that would be stored before the one that is looked at."""
+
+    count: int = 0
+    bytes: int = 0
+    subjects: Counter[bytes] = field(default_factory=Counter[bytes])
+    ids: set[str] = field(default_factory=set[str])
+
+    def add(self, subject: bytes, size: int, asked: Asked) -> None:
+        self.count += 1
+        self.bytes += size + len(subject)
+        self.subjects[subject] += 1
+        if message_id := asked.get(ASKED_ID):
+            self.ids.add(message_id)
 
 
 @dataclass(slots=True)
@@ -172,7 +192,11 @@ class Appending:
             _recall(known, seqno, skip, outcome)
         before_stored, before_answers = len(outcome.stored), len(outcome.answers)
         if skip < count:
-            if self._is_plain(context, batch):
+            objection = self._objection_to_any(context, batch) if command.atomic else None
+            if objection is not None:
+                outcome.answers += [(place, objection) for place in range(skip, count)]
+                self.leaving.count(context, REFUSED, count - skip)
+            elif self._is_plain(context, batch):
                 self._store_all(context, command, batch, skip, outcome)
             else:
                 self._store_each(context, command, batch, skip, outcome)
@@ -306,9 +330,8 @@ class Appending:
         self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
         refused = 0
         for place in range(skip, len(batch.sizes)):
-            asked = batch.asked[place] if batch.asked else NOTHING_ASKED
-            subject, size = batch.subject(place), batch.sizes[place]
-            answer = self._answer(context, subject, size, asked)
+            subject, size, asked = batch.message(place)
+            answer = None if command.atomic else self._answer(context, subject, size, asked)
             if answer is not None:
                 outcome.answers.append((place, answer))
                 refused += answer[0] > 0
@@ -379,27 +402,48 @@ class Appending:
 
     # --- whether it is taken ----------------------------------------------------------------------
 
+    def _objection_to_any(self, context: ApplyContext, batch: Batch) -> Answer | None:
+        """Why nothing of an atomic batch is stored; None: all of it is."""
+        if not self.settings.atomic:
+            return errors.NO_BATCHES, self.retained.next - 1
+        self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
+        ahead = _Ahead()
+        for place in range(len(batch.sizes)):
+            message = batch.message(place)
+            answer = self._answer(context, *message, ahead)
+            if answer is not None:
+                return answer
+            ahead.add(*message)
+        return None
+
     def _answer(
-        self, context: ApplyContext, subject: bytes, size: int, asked: Asked
+        self,
+        context: ApplyContext,
+        subject: bytes,
+        size: int,
+        asked: Asked,
+        ahead: _Ahead | None = None,
     ) -> Answer | None:
-        """Why it is not stored; None: it is."""
+        """Why it is not stored; None: it is. `ahead`: it is of an atomic batch."""
         settings = self.settings
-        last = self.retained.next - 1
+        last = self.retained.next - 1 + (ahead.count if ahead else 0)
         if settings.sealed:
             return errors.SEALED, last
         if not self._takes(subject):
             return errors.WRONG_SUBJECT, last
         if asked:
-            answer = self._objection(subject, asked, last)
+            answer = self._objection(subject, asked, last, ahead)
             if answer is not None:
                 return answer
         if settings.message_bytes_max is not None and size > settings.message_bytes_max:
             return errors.MESSAGE_TOO_LARGE, last
         if settings.discard_new and not context.decided:
-            return self._lacks_room(subject, size)
+            return self._lacks_room(subject, size, ahead)
         return None
 
-    def _objection(self, subject: bytes, asked: Asked, last: int) -> Answer | None:
+    def _objection(
+        self, subject: bytes, asked: Asked, last: int, ahead: _Ahead | None
+    ) -> Answer | None:
         settings, retained = self.settings, self.retained
         if ASKED_TTL_MS in asked and not settings.message_ttl:
             return errors.NO_TTL, last
@@ -407,7 +451,9 @@ class Appending:
             return errors.WRONG_STREAM, last
         message_id: str = asked.get(ASKED_ID, "")
         if message_id and (known := self.ids.find(message_id)):
-            return errors.DUPLICATE, known
+            return errors.DUPLICATE if ahead is None else errors.DUPLICATE_IN_A_BATCH, known
+        if ahead is not None and (code := _objection_within(subject, asked, last, ahead)):
+            return code, last
         if ASKED_LAST_SUBJECT in asked:
             found = retained.subjects.last_matching(asked.get(ASKED_SUBJECT, subject))
             if found != asked[ASKED_LAST_SUBJECT]:
@@ -420,18 +466,25 @@ class Appending:
             return errors.NO_ROLLUP, last
         return None
 
-    def _lacks_room(self, subject: bytes, size: int) -> Answer | None:
+    def _lacks_room(self, subject: bytes, size: int, ahead: _Ahead | None) -> Answer | None:
         settings, retained = self.settings, self.retained
         subjects = retained.subjects
         size += len(subject)
         subject_id = subjects.id_of(subject)
         most = settings.subject_messages_max
-        is_full = most is not None and subject_id > 0 and subjects.counts[subject_id] >= most
+        of_subject = subjects.counts[subject_id] if subject_id else 0
+        held = retained.count + self.reserved_count
+        if ahead is not None:
+            of_subject += ahead.subjects[subject]
+            held += ahead.count
+            size += ahead.bytes
+        is_full = most is not None and of_subject >= most
         if is_full and settings.discard_new_per_subject:
             return _ROOM_SUBJECT
         count_max, bytes_max = settings.messages_max, settings.bytes_max
-        # A message that takes the place of another of its subject needs no room of its own.
-        held = retained.count + self.reserved_count
+        # A message that takes the place of another of its subject needs no room of its own; for an
+        # atomic batch there must be room before anything of it makes some.
+        is_full = is_full and ahead is None
         if count_max is not None and held >= count_max and not is_full:
             return _ROOM_MESSAGES
         if bytes_max is not None:
@@ -452,6 +505,24 @@ class Appending:
         return (settings.messages_max is None or count <= settings.messages_max) and (
             settings.bytes_max is None or size <= settings.bytes_max
         )
+
+
+def _objection_within(subject: bytes, asked: Asked, last: int, ahead: _Ahead) -> int:
+    """What speaks against this message of an atomic batch behind those; 0: nothing."""
+    if asked.get(ASKED_ID) in ahead.ids:
+        return errors.DUPLICATE_IN_A_BATCH
+    if ASKED_LAST_ID in asked:
+        return errors.NOT_IN_A_BATCH
+    if ahead.count and asked.get(ASKED_LAST) == last:
+        return errors.SEQUENCE_UNCLEAR
+    if ASKED_LAST_SUBJECT in asked:
+        pattern: bytes = asked.get(ASKED_SUBJECT, subject)
+        if any(map(matcher((pattern,)), ahead.subjects)):
+            return errors.SEQUENCE_UNCLEAR
+    rollup = asked.get(ASKED_ROLLUP)
+    if rollup and (ahead.count if rollup == "all" else subject in ahead.subjects):
+        return errors.NO_ROLLUP
+    return 0
 
 
 def _attributes(attrs: Any) -> tuple[bytes, Asked] | str:

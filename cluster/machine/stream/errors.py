@@ -20,7 +20,11 @@ WRONG_LAST_SEQUENCE: Final = 10071
 NO_ROOM: Final = 10077
 SEALED: Final = 10109
 NO_ROLLUP: Final = 10111
+SEQUENCE_UNCLEAR: Final = 10164  # an earlier message of the same batch changes it
 NO_TTL: Final = 10166
+NO_BATCHES: Final = 10174
+NOT_IN_A_BATCH: Final = 10177
+DUPLICATE_IN_A_BATCH: Final = 10201
 WRONG_SUBJECT: Final = 10076  # none of the stream's
 
 # Of consumers; as the `detail` of a refusal.

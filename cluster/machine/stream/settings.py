@@ -66,6 +66,7 @@ class StreamSettings:
     rollup: bool = False  # messages may ask for it
     message_ttl: bool = False  # messages may have one
     marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
+    atomic: bool = False  # it takes batches of which all is stored, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         rollup=config.get("allow_rollup_hdrs") is True,
         message_ttl=config.get("allow_msg_ttl") is True,
         marker_ttl_ms=_ms(config.get("subject_delete_marker_ttl")),
+        atomic=config.get("allow_atomic") is True,
     )
 
 

@@ -175,23 +175,41 @@ class Model:
         seqno: int,
         batch: list[tuple[bytes, int, dict[int, Any]]],
         index: int,
+        atomic: bool = False,
     ) -> list[tuple[int, int]]:
         """The outcome of each: (1, sequence) for stored, else (code, number)."""
         known = [] if publisher is None else self.publishers.setdefault(publisher, [])
         outcomes: list[tuple[int, int]] = []
+        against = self.objection_to_any(batch) if atomic else None
         for place, (subject, size, asked) in enumerate(batch):
             if publisher is not None and seqno + place <= len(known):
                 outcomes.append(known[seqno + place - 1])
                 continue
-            outcome = self.objection(subject, size, asked)
+            outcome = against if atomic else self.objection(subject, size, asked)
             if outcome is None:
                 outcome = 1, self.store(subject, size, asked, (index, place))
             outcomes.append(outcome)
             known.append(outcome)
         return outcomes
 
-    def objection(self, subject: bytes, size: int, asked: dict[int, Any]) -> tuple[int, int] | None:
-        s, last = self.settings, self.next - 1
+    def objection_to_any(
+        self, batch: list[tuple[bytes, int, dict[int, Any]]]
+    ) -> tuple[int, int] | None:
+        if not self.settings.atomic:
+            return errors.NO_BATCHES, self.next - 1
+        found = [self.objection(*each, batch[:place]) for place, each in enumerate(batch)]
+        return next((each for each in found if each is not None), None)
+
+    def objection(
+        self,
+        subject: bytes,
+        size: int,
+        asked: dict[int, Any],
+        batch: list[tuple[bytes, int, dict[int, Any]]] | None = None,
+    ) -> tuple[int, int] | None:
+        """`batch`: what is before it of an atomic one."""
+        s, before = self.settings, batch or []
+        last = self.next - 1 + len(before)
         if s.subjects and not any(matches(each, subject) for each in s.subjects):
             return errors.WRONG_SUBJECT, last
         if ASKED_TTL_MS in asked and not s.message_ttl:
@@ -204,9 +222,22 @@ class Model:
             if ms + s.dedup_window_ms > self.now_ms
         }
         if asked.get(ASKED_ID) in self.ids:
-            return errors.DUPLICATE, self.ids[asked[ASKED_ID]][0]
+            code = errors.DUPLICATE if batch is None else errors.DUPLICATE_IN_A_BATCH
+            return code, self.ids[asked[ASKED_ID]][0]
+        pattern = asked.get(ASKED_SUBJECT, subject)
+        subjects = [each for each, _, _ in before]
+        if batch is not None:
+            if ASKED_ID in asked and asked[ASKED_ID] in [each.get(ASKED_ID) for *_, each in before]:
+                return errors.DUPLICATE_IN_A_BATCH, last
+            if ASKED_LAST_ID in asked:
+                return errors.NOT_IN_A_BATCH, last
+            if before and asked.get(ASKED_LAST) == last:
+                return errors.SEQUENCE_UNCLEAR, last
+            if ASKED_LAST_SUBJECT in asked and any(matches(pattern, each) for each in subjects):
+                return errors.SEQUENCE_UNCLEAR, last
+            if {"all": bool(before), "sub": subject in subjects}.get(asked.get(ASKED_ROLLUP, "")):
+                return errors.NO_ROLLUP, last
         if ASKED_LAST_SUBJECT in asked:
-            pattern = asked.get(ASKED_SUBJECT, subject)
             same = [at for at, m in self.messages.items() if matches(pattern, m.subject)]
             if max(same, default=0) != asked[ASKED_LAST_SUBJECT]:
                 return errors.WRONG_LAST_SEQUENCE, max(same, default=0)
@@ -220,13 +251,16 @@ class Model:
             return errors.MESSAGE_TOO_LARGE, last
         if s.discard_new:
             same = self.of(subject)
-            full = s.subject_messages_max is not None and len(same) >= s.subject_messages_max
+            alike = len(same) + subjects.count(subject)
+            full = s.subject_messages_max is not None and alike >= s.subject_messages_max
             if full and s.discard_new_per_subject:
                 return errors.NO_ROOM, 2
-            if s.messages_max is not None and len(self.messages) >= s.messages_max and not full:
+            replaces = full and batch is None
+            held = len(self.messages) + len(before)
+            if s.messages_max is not None and held >= s.messages_max and not replaces:
                 return errors.NO_ROOM, 0
-            freed = self.messages[same[0]].size if full else 0
-            size += len(subject)
+            freed = self.messages[same[0]].size if replaces else 0
+            size += len(subject) + sum(len(each) + count for each, count, _ in before)
             if s.bytes_max is not None and self.bytes - freed + size > s.bytes_max:
                 return errors.NO_ROOM, 1
         return None

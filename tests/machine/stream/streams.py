@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import (
     ATTR_ASKED,
     ATTR_SUBJECT,
@@ -37,14 +37,16 @@ STREAM = QueueId(1)
 
 
 class Streams:
-    def __init__(self, *, copies: bool = True, **config: Any) -> None:
+    def __init__(
+        self, *, copies: bool = True, version: int = MACHINE_VERSION, **config: Any
+    ) -> None:
         self.machine = QueueMachine()
         self.copies = copies
         self.now_ms = START_MS
         self.index = 1
         self.bodies: dict[tuple[int, int], bytes] = {}
         self.effects: list[Any] = []
-        assert self.apply(UpgradeMachine(4)) == Ok(4)
+        assert self.apply(UpgradeMachine(version)) == Ok(version)
         config = {"subjects": [">"], **config}
         created = CreateQueue(STREAM, "/", "S", QueueConfig(type="stream", stream=config))
         assert self.apply(created) == Ok(1)
@@ -92,6 +94,7 @@ class Streams:
         size: int = 1,
         meta: Any = None,
         asked: Sequence[Mapping[int, Any] | None] | Mapping[int, Any] | None = None,
+        atomic: bool = False,
     ) -> Any:
         """One message each; `asked`: of all, or of each."""
         each = [asked] * len(subjects) if asked is None or isinstance(asked, Mapping) else asked
@@ -99,7 +102,7 @@ class Streams:
         for subject, one in zip(subjects, each, strict=True):
             attrs.append({ATTR_SUBJECT: subject.encode()} | ({ATTR_ASKED: one} if one else {}))
         bodies = [b"x" * size] * len(subjects)
-        return self.apply(Enqueue(STREAM, publisher, seqno, bodies, meta, attrs))
+        return self.apply(Enqueue(STREAM, publisher, seqno, bodies, meta, attrs, None, atomic))
 
     def stored(self, *subjects: str, **more: Any) -> int:
         """The first sequence."""

@@ -46,6 +46,7 @@ STREAM_SETTINGS: dict[str, Callable[[Random], Any]] = {
     "allow_rollup_hdrs": lambda _: True,
     "allow_msg_ttl": lambda _: True,
     "subject_delete_marker_ttl": lambda _: 200 * MS,
+    "allow_atomic": lambda _: True,
 }
 CONSUMER_SETTINGS: dict[str, Callable[[Random], Any]] = {
     "deliver_policy": lambda r: r.choice(POLICIES),
@@ -142,17 +143,20 @@ class Both:
 
     def publish(self) -> None:
         """By nobody, or by a publisher, who may repeat some of the last ones."""
-        publisher, seqno, batch = None, 0, self.batch()
+        publisher, seqno, batch, repeats = None, 0, self.batch(), False
         if self.random.random() < 0.4:
             publisher, back = "p", self.random.choice([0, 0, 1, 2, 5])
             seqno = max(1, self.numbers + 1 - back)
+            repeats = seqno <= self.numbers
             self.numbers = max(self.numbers, seqno + len(batch) - 1)
-        expected = self.model.publish(publisher, seqno, batch, self.streams.index + 1)
+        atomic = not repeats and self.random.random() < 0.4
+        expected = self.model.publish(publisher, seqno, batch, self.streams.index + 1, atomic)
         attrs: Any = [{6: subject} | ({7: asked} if asked else {}) for subject, _, asked in batch]
         bodies = [b"x" * size for _, size, _ in batch]
         if all(each == attrs[0] for each in attrs):
             attrs = attrs[0]
-        reply = self.streams.apply(Enqueue(STREAM, publisher, seqno, bodies, None, attrs))
+        command = Enqueue(STREAM, publisher, seqno, bodies, None, attrs, None, atomic)
+        reply = self.streams.apply(command)
         assert isinstance(reply, Enqueued)
         assert outcomes(reply, len(batch)) == expected
 
