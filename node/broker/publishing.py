@@ -79,6 +79,12 @@ class _Item(NamedTuple):
     done: Done
     large: dict[int, Any] | None  # as `Enqueue.large`
     stored: OnStored | None = None  # in the place of `done`
+    atomic: bool = False  # as `Enqueue.atomic`
+
+    @property
+    def alone(self) -> bool:
+        """In its command."""
+        return self.large is not None or self.atomic
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +112,7 @@ class _Pipeline:
 
     def batches(self, now_s: float) -> list[_SentBatch]:
         """What waits, as commands. A large body is alone: when its parts were forgotten, nothing
-        else is refused.
+        else is refused. So is an atomic batch.
         """
         found: list[_SentBatch] = []
         items, self.waiting = self.waiting, []
@@ -115,8 +121,8 @@ class _Pipeline:
             if position > start and (
                 bodies + len(item.bodies) > BODIES_AT_ONCE
                 or size + item.size_bytes > BYTES_AT_ONCE
-                or item.large is not None
-                or items[position - 1].large is not None
+                or item.alone
+                or items[position - 1].alone
             ):
                 found.append(self._batch(items[start:position], now_s))
                 start, bodies, size = position, 0, 0
@@ -132,8 +138,10 @@ class _Pipeline:
             bodies = [body for item in items for body in item.bodies]
             metas = _joined(items, [item.metas for item in items])
             attrs = _joined(items, [item.attrs for item in items])
-        large = items[0].large
-        command = Enqueue(self.info.queue, self.publisher, self.next, bodies, metas, attrs, large)
+        large, atomic = items[0].large, items[0].atomic
+        command = Enqueue(
+            self.info.queue, self.publisher, self.next, bodies, metas, attrs, large, atomic
+        )
         self.next += len(bodies)
         return _SentBatch(command, items, since_s)
 
@@ -168,9 +176,12 @@ class Publisher:
         done: Done,
         large: dict[int, Any] | None = None,
         stored: OnStored | None = None,
+        *,
+        atomic: bool = False,
     ) -> None:
         """In the order of the calls, for one queue. Of a body that is in `large` there is only how
         it begins: its parts are in the log. `stored` is called instead of `done`, if it is given.
+        `atomic`: into a stream, all of it or nothing.
         """
         pipeline = self._pipelines.get(info.queue)
         if pipeline is None:
@@ -180,7 +191,9 @@ class Publisher:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._due.append(pipeline)
-        pipeline.waiting.append(_Item(bodies, metas, attrs, size_bytes, done, large, stored))
+        pipeline.waiting.append(
+            _Item(bodies, metas, attrs, size_bytes, done, large, stored, atomic)
+        )
 
     def upload(
         self, info: QueueInfo, bodies: Sequence[NewBody]

@@ -142,7 +142,12 @@ SAMPLES_V4: dict[str, Any] = {
     "acknowledge": c.Acknowledge(1, "c", ((1, 4), (6, 6)), ((7, 1_000), (8, -1)), (9,), (10,)),
     "change_queue": c.ChangeQueue("/", "q", {"x-queue-type": "stream", "x-stream": {}}),
 }
-SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4
+SAMPLES_V5: dict[str, Any] = {
+    "enqueue_atomic": c.Enqueue(
+        1, "p", 7, [b"a", b"b"], b"NATS/1.0", {6: b"a.b", 7: {1: "id"}}, atomic=True
+    ),
+}
+SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
 #: These have had fields added at the end since: their old bytes are read, others are written.
 GROWN = {
     "create_queue",
@@ -209,6 +214,14 @@ def test_entries_of_version_4_are_read_and_written_as_ever(name: str) -> None:
     assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V4[name]])
     assert encode_entry(1_700_000_000_123, [SAMPLES_V4[name]]) == data
     assert version_needed(SAMPLES_V4[name]) == (1 if name == "enqueue_subject" else 4)
+
+
+@pytest.mark.parametrize("name", SAMPLES_V5)
+def test_entries_of_version_5_are_read_and_written_as_ever(name: str) -> None:
+    data = (GOLDEN / "v5" / f"{name}.cbor").read_bytes()
+    assert decode_entry(data) == Entry(1, 1_700_000_000_123, [SAMPLES_V5[name]])
+    assert encode_entry(1_700_000_000_123, [SAMPLES_V5[name]]) == data
+    assert version_needed(SAMPLES_V5[name]) == 5
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -80,13 +80,13 @@ class _Ahead:
     """Messages of an atomic batch that would be stored before the one that is looked at."""
 
     count: int = 0
-    bytes: int = 0
     subjects: Counter[bytes] = field(default_factory=Counter[bytes])
     ids: set[str] = field(default_factory=set[str])
+    size: int = 0
 
     def add(self, subject: bytes, size: int, asked: Asked) -> None:
         self.count += 1
-        self.bytes += size + len(subject)
+        self.size += size + len(subject)
         self.subjects[subject] += 1
         if message_id := asked.get(ASKED_ID):
             self.ids.add(message_id)
@@ -477,7 +477,7 @@ class Appending:
         if ahead is not None:
             of_subject += ahead.subjects[subject]
             held += ahead.count
-            size += ahead.bytes
+            size += ahead.size
         is_full = most is not None and of_subject >= most
         if is_full and settings.discard_new_per_subject:
             return _ROOM_SUBJECT

@@ -363,6 +363,59 @@ def test_a_body_in_parts_is_one_message():
     assert s.machine.live_indexes() == [(kept.index, s.index)]
 
 
+# --- atomic batches -------------------------------------------------------------------------------
+
+
+def whole(s: Streams, *subjects: str, asked: Any = None, **more: Any) -> Any:
+    return s.publish(*subjects, asked=asked, atomic=True, **more)
+
+
+def test_of_an_atomic_batch_all_is_stored():
+    s = Streams(allow_atomic=True)
+
+    assert whole(s, "a", "b", "a") == Enqueued(1, 3)
+    assert s.held() == {1: "a", 2: "b", 3: "a"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "answer"),
+    [
+        ({"allow_atomic": False}, {}, [errors.NO_BATCHES, 2]),
+        ({"subjects": ["a"]}, {}, [errors.WRONG_SUBJECT, 4]),
+        ({}, {ASKED_ID: "new"}, [errors.DUPLICATE_IN_A_BATCH, 4]),
+        ({}, {ASKED_ID: "known"}, [errors.DUPLICATE_IN_A_BATCH, 2]),
+        ({}, {ASKED_LAST: 7}, [errors.WRONG_LAST_SEQUENCE, 4]),
+        ({}, {ASKED_LAST: 4}, [errors.SEQUENCE_UNCLEAR, 4]),
+        ({}, {ASKED_LAST_SUBJECT: 1, ASKED_SUBJECT: b"a"}, [errors.SEQUENCE_UNCLEAR, 4]),
+        ({}, {ASKED_LAST_SUBJECT: 7}, [errors.WRONG_LAST_SEQUENCE, 0]),
+        ({}, {ASKED_LAST_ID: "known"}, [errors.NOT_IN_A_BATCH, 4]),
+        ({"allow_rollup_hdrs": True}, {ASKED_ROLLUP: "all"}, [errors.NO_ROLLUP, 4]),
+        ({"discard": "new", "max_msgs": 4}, {}, [errors.NO_ROOM, 0]),
+        ({"discard": "new", "max_bytes": 9}, {}, [errors.NO_ROOM, 1]),
+    ],
+)
+def test_what_speaks_against_one_of_them_refuses_all(
+    settings: dict[str, Any], asked: dict[int, Any], answer: Any
+):
+    s = Streams(**{"allow_atomic": True, **settings})
+    s.stored("a", "a", asked=[None, {ASKED_ID: "known"}])
+
+    reply = whole(s, "a", "a", "b", asked=[{ASKED_ID: "new"}, None, asked])
+
+    assert reply == Enqueued(0, 0, 0, [(0, 2)], dict.fromkeys(range(3), answer))
+    assert s.held() == {1: "a", 2: "a"}
+
+
+def test_an_atomic_batch_that_comes_again_is_answered_as_the_first_time():
+    s = Streams(allow_atomic=True)
+    whole(s, "a", "b", publisher="p", seqno=1)
+    refused = whole(s, "a", "a", publisher="p", seqno=3, asked={ASKED_ID: "x"})
+
+    assert whole(s, "a", "b", publisher="p", seqno=1) == Enqueued(1, 2)
+    assert whole(s, "a", "a", publisher="p", seqno=3) == refused
+    assert s.stored("a") == 3
+
+
 # --- as a queue of its group ----------------------------------------------------------------------
 
 

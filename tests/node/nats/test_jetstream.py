@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
@@ -43,6 +44,18 @@ async def contexts(three: Three) -> AsyncIterator[list[JetStreamContext]]:
     yield found
     for client in clients:
         await client.close()
+
+
+async def add_stream(js: JetStreamContext, name: str, *subjects: str, **more: Any) -> None:
+    """With settings of which the client's library knows nothing."""
+    about = {"name": name, "subjects": subjects, "num_replicas": 3, **more}
+    found = await api(js, f"STREAM.CREATE.{name}", **about)
+    assert "error" not in found, found
+
+
+async def api(js: JetStreamContext, verb: str, **about: Any) -> dict[str, Any]:
+    answer = await js._nc.request(f"$JS.API.{verb}", json.dumps(about).encode(), timeout=WAIT_S)
+    return json.loads(answer.data)
 
 
 async def published(js: JetStreamContext, subject: str, count: int, first: int = 1) -> None:
@@ -107,6 +120,31 @@ class TestPublishing:
         assert await refused(with_header("Nats-TTL", "5s")) == 10166
         assert await refused(js.publish("s.a", bytes(200))) == 10054
         assert (await with_header("Nats-Expected-Last-Subject-Sequence", "1")).seq == 2
+
+    async def test_a_batch_is_stored_as_a_whole_or_not_at_all(
+        self, contexts: list[JetStreamContext]
+    ):
+        js = contexts[0]
+        await add_stream(js, "S", "s.*", allow_atomic=True)
+        told = await contexts[1]._nc.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S")
+        await contexts[1]._nc.flush()
+
+        async def part(name: str, number: int, **more: str) -> dict[str, Any]:
+            headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(number), **more}
+            answer = await js._nc.request(f"s.{number}", b"", timeout=WAIT_S, headers=headers)
+            return json.loads(answer.data or b"{}")
+
+        last = {"Nats-Batch-Commit": "1"}
+        assert [await part("x", number) for number in range(1, 4)] == [{}, {}, {}]
+        assert (await js.stream_info("S")).state.messages == 0
+        assert await part("x", 4, **last) == {"stream": "S", "seq": 4, "batch": "x", "count": 4}
+
+        await part("y", 1, **{"Nats-Expected-Last-Subject-Sequence": "7"})
+        assert (await part("y", 2, **last))["error"]["err_code"] == 10071
+        await part("z", 1)
+        assert (await part("z", 3))["error"]["err_code"] == 10176
+        assert json.loads((await told.next_msg(WAIT_S)).data)["reason"] == "incomplete"
+        assert (await js.stream_info("S")).state.messages == 4
 
     async def test_to_no_stream_nobody_answers(self, contexts: list[JetStreamContext]):
         with pytest.raises(NoStreamResponseError):

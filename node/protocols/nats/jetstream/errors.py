@@ -87,13 +87,19 @@ _KNOWN: Final = {
     10166: (400, "per-message TTL is disabled"),
     10168: (400, "message counters is disabled"),
     10174: (400, "atomic publish is disabled"),
+    10175: (400, "atomic publish sequence is missing"),
+    10176: (400, "atomic publish batch is incomplete"),
     10178: (400, "priority groups can not be used with push consumers"),
+    10179: (400, "atomic publish batch ID is invalid"),
     10181: (400, "consumer ack policy invalid"),
     10182: (400, "consumer replay policy invalid"),
     10183: (400, "consumer ack wait needs to be positive"),
     10184: (400, "consumer backoff needs to be positive"),
     10188: (400, "message schedules is disabled"),
     10193: (400, "missing sequence for expected last sequence per subject"),
+    10200: (400, "atomic publish batch commit is invalid"),
+    10201: (400, "atomic publish batch contains duplicate message id"),
+    10210: (429, "atomic publish too many inflight"),
 }
 
 #: Of a message that is to be deleted: its number is that of any other reason, too.

@@ -6,7 +6,7 @@ A block is the bytes of the wire, from `NATS/1.0` to the empty line, and stays s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cluster.machine.stream.settings import (
     ASKED_ID,
@@ -19,6 +19,7 @@ from cluster.machine.stream.settings import (
     ASKED_TTL_MS,
 )
 from node.protocols.nats.interest import is_subject
+from node.protocols.nats.jetstream.batching import Part
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ns_of_span
 
@@ -30,7 +31,6 @@ FIRST_LINE: Final = b"NATS/1.0"
 
 #: What is asked with these is not built yet.
 _MISSING: Final = {
-    b"Nats-Batch-Id": 10174,
     b"Nats-Incr": 10168,
     b"Nats-Schedule": 10188,
     b"Nats-Schedule-Target": 10188,
@@ -47,11 +47,22 @@ def fields_of(block: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def asked(block: bytes) -> dict[int, Any] | None:
-    """The map for `ATTR_ASKED`. ApiError: it asks for what cannot be."""
+class Asked(NamedTuple):
+    """What a message asks of a stream."""
+
+    attrs: dict[int, Any] | None = None  # the map for `ATTR_ASKED`
+    part: Part | None = None  # of an atomic batch
+
+
+NOTHING: Final = Asked()
+
+
+def asked(block: bytes) -> Asked:
+    """ApiError: it asks for what cannot be."""
     if MARK not in block:
-        return None
+        return NOTHING
     given = fields_of(block)
+    part = _part(given)
     for key, number in _MISSING.items():
         if key in given:
             raise known(number)
@@ -85,7 +96,19 @@ def asked(block: bytes) -> dict[int, Any] | None:
     ttl = given.get(b"Nats-TTL")
     if ttl:
         found[ASKED_TTL_MS] = _ttl_ms(ttl.decode(errors="replace"))
-    return found or None
+    return Asked(found or None, part)
+
+
+def _part(given: dict[bytes, bytes]) -> Part | None:
+    name = given.get(b"Nats-Batch-Id")
+    if not name:
+        return None
+    number = given.get(b"Nats-Batch-Sequence", b"")
+    if not number.isdigit() or len(number) > 19:
+        number = b"0"
+    commit = given.get(b"Nats-Batch-Commit")
+    last = "" if commit is None else commit.decode(errors="replace") or "none"
+    return Part(name.decode(errors="replace"), int(number), last)
 
 
 def _ttl_ms(text: str) -> int:

@@ -15,6 +15,7 @@ from cluster.machine.stream.settings import matches
 from cluster.machine.stream.stream import Stream
 from cluster.types import CATALOG_GROUP, QueueId, Stamp
 from node.protocols.nats.interest import is_literal
+from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Post
@@ -237,6 +238,13 @@ class Leading:
         subject = f"CONSUMER.{verb}.{info.name}.{name}"
         about = {"stream": info.name, "consumer": name, "action": action}
         self.post.advise(info.vhost, subject, "consumer_action", self.now_ms(), **about)
+
+    def tell_abandoned(self, batch: Abandoned) -> None:
+        info = self._cluster.catalog_machine.queue_by_id(batch.queue)
+        if info is not None:
+            subject = f"STREAM.BATCH_ABANDONED.{info.name}"
+            about = {"stream": info.name, "batch": batch.id, "reason": batch.reason}
+            self.post.advise(info.vhost, subject, "stream_batch_abandoned", self.now_ms(), **about)
 
     def tell_stream(self, vhost: str, name: str, action: str) -> None:
         verb = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}[action]

@@ -50,6 +50,7 @@ class JetStream:
         self.leading = Leading(cluster, post, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
         self._storing = Storing(publisher, ingress, post)
+        self._storing.on_abandoned = self.leading.tell_abandoned
         self._settling = Settling(cluster, post, self.api.pull)
         subjects.on_interest = self.leading.interest
 

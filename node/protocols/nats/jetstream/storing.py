@@ -6,7 +6,7 @@ An answer leaves when its message is safe, or surely refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,16 +14,20 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT
 from cluster.machine.stream.errors import (
     DUPLICATE,
+    NO_BATCHES,
     NO_ROLLUP,
     NO_ROOM,
+    NOT_IN_A_BATCH,
     STORED,
     WRONG_LAST_ID,
     WRONG_LAST_SEQUENCE,
 )
+from cluster.machine.stream.settings import ASKED_LAST_ID
 from node.broker.ingress import Ingress
 from node.broker.publishing import Publisher, Stored
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
 from node.errors import Refused
+from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, asked
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
@@ -66,6 +70,10 @@ class Storing:
         self._ingress = ingress
         self._post = post
         self._batches: dict[tuple[Any, InFlight | None], _Batch] = {}
+        self._atomic = Batches()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Told of atomic batches that were given up.
+        self.on_abandoned: Callable[[Abandoned], None] | None = None
 
     def take(self, info: QueueInfo, message: Publish, publisher: InFlight | None) -> None:
         """What is taken leaves with `flush`. `publisher`: what its connection has under way."""
@@ -76,7 +84,7 @@ class Storing:
             return
         if header_bytes:
             for payload in payloads:
-                self._add_with_header(batch, message, payload)
+                self._add_with_header(self._batches[info.queue, publisher], message, payload)
             return
         batch.bodies += [payload[:-2] for payload in payloads]
         batch.replies += [reply] * count
@@ -117,13 +125,85 @@ class Storing:
         except ApiError as error:
             self._refuse(batch.info, reply, error)
             return
-        if found is not None:
-            attrs[ATTR_ASKED] = found
-        batch.bodies.append(payload[header_bytes:-2])
+        if found.attrs is not None:
+            attrs[ATTR_ASKED] = found.attrs
+        member = Member(
+            payload[header_bytes:-2], header, attrs, size + len(subject) + MESSAGE_OVERHEAD_BYTES
+        )
+        if found.part is not None:
+            self._add_to_atomic(batch, found.part, member, reply)
+            return
+        batch.bodies.append(member.body)
         batch.metas.append(header)
         batch.attrs.append(attrs)
         batch.replies.append(reply)
-        batch.size_bytes += size + len(subject) + MESSAGE_OVERHEAD_BYTES
+        batch.size_bytes += member.size_bytes
+
+    # --- atomic batches ---------------------------------------------------------------------------
+
+    def _add_to_atomic(self, batch: _Batch, part: Part, member: Member, reply: bytes) -> None:
+        info = batch.info
+        try:
+            if not (info.stream or {}).get("allow_atomic"):
+                raise known(NO_BATCHES)
+            now_s = asyncio.get_running_loop().time()
+            members = self._atomic.add(info.queue, part, member, now_s)
+            for each in members or ():
+                if ASKED_LAST_ID in each.attrs.get(ATTR_ASKED, ()):
+                    raise _unsupported("Nats-Expected-Last-Msg-Id")
+        except ApiError as error:
+            self._refuse(info, reply, error)
+        else:
+            if members is not None:
+                self._commit(batch, part, members, reply)
+            elif reply and not (info.stream or {}).get("no_ack"):
+                self._post.send(Inbox(info.vhost, reply), b"")
+        self._look()
+
+    def _commit(self, batch: _Batch, part: Part, members: list[Member], reply: bytes) -> None:
+        """Behind what came before it."""
+        self._publish(batch)
+        info, publisher = batch.info, batch.publisher
+        self._batches[info.queue, publisher] = _Batch(info, publisher)
+        size_bytes = sum(each.size_bytes for each in members)
+        if publisher is not None:
+            publisher.add(size_bytes)
+
+        def stored(what: Stored | None) -> None:
+            if publisher is not None:
+                publisher.done(size_bytes)
+            if what is not None and reply and not (info.stream or {}).get("no_ack"):
+                body = _answered_whole(json_of(info.name), part.id, len(members), what)
+                self._post.send(Inbox(info.vhost, reply), body)
+
+        self._publisher.publish(
+            info,
+            [each.body for each in members],
+            [each.header for each in members],
+            [each.attrs for each in members],
+            size_bytes,
+            _unused,
+            stored=stored,
+            atomic=True,
+        )
+
+    def _look(self) -> None:
+        """What is given up is told, and when nothing comes any more, time is."""
+        loop = asyncio.get_running_loop()
+        abandoned, self._atomic.abandoned = self._atomic.abandoned, []
+        for each in abandoned:
+            if self.on_abandoned is not None:
+                self.on_abandoned(each)
+        due_s = self._atomic.due_s
+        if self._timer is None and due_s is not None:
+            self._timer = loop.call_at(due_s, self._time)
+
+    def _time(self) -> None:
+        self._timer = None
+        self._atomic.look(asyncio.get_running_loop().time())
+        self._look()
+
+    # --- sending ----------------------------------------------------------------------------------
 
     def _refusal(self, info: QueueInfo) -> ApiError | None:
         """Nobody here can be made to wait."""
@@ -140,22 +220,25 @@ class Storing:
             return
         batches, self._batches = self._batches, {}
         for batch in batches.values():
-            if not batch.bodies:
-                continue
-            first, firm = batch.metas[0], batch.attrs[0]
-            same_meta = first is None and not any(batch.metas)
-            same_attrs = all(each is firm or each == firm for each in batch.attrs)
-            if batch.publisher is not None:
-                batch.publisher.add(batch.size_bytes)
-            self._publisher.publish(
-                batch.info,
-                batch.bodies,
-                None if same_meta else batch.metas,
-                firm if same_attrs else batch.attrs,
-                batch.size_bytes,
-                _unused,
-                stored=partial(self._stored, batch),
-            )
+            self._publish(batch)
+
+    def _publish(self, batch: _Batch) -> None:
+        if not batch.bodies:
+            return
+        first, firm = batch.metas[0], batch.attrs[0]
+        same_meta = first is None and not any(batch.metas)
+        same_attrs = all(each is firm or each == firm for each in batch.attrs)
+        if batch.publisher is not None:
+            batch.publisher.add(batch.size_bytes)
+        self._publisher.publish(
+            batch.info,
+            batch.bodies,
+            None if same_meta else batch.metas,
+            firm if same_attrs else batch.attrs,
+            batch.size_bytes,
+            _unused,
+            stored=partial(self._stored, batch),
+        )
 
     def _stored(self, batch: _Batch, stored: Stored | None) -> None:
         if batch.publisher is not None:
@@ -199,6 +282,19 @@ def _answered(name: bytes, code: int, number: int) -> bytes:
     if code == DUPLICATE:
         return b'{"stream":%b,"seq":%d,"duplicate":true}' % (name, number)
     return _refused(name, _error(code, number))
+
+
+def _answered_whole(name: bytes, batch: str, count: int, stored: Stored) -> bytes:
+    """Of an atomic batch."""
+    code, number = stored.answers.get(0, (STORED, stored.first))
+    if code > 0 or stored.refused:
+        return _refused(name, _error(code, number) if code > 0 else known(10008))
+    last = number + count - 1 if number else 0
+    return b'{"stream":%b,"seq":%d,"batch":%b,"count":%d}' % (name, last, json_of(batch), count)
+
+
+def _unsupported(header: str) -> ApiError:
+    return ApiError(400, NOT_IN_A_BATCH, f"atomic publish unsupported header used: {header}")
 
 
 def _refused(name: bytes, error: ApiError) -> bytes:
