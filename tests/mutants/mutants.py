@@ -1232,6 +1232,13 @@ STREAMS = (
         (STREAM,),
     ),
     Mutant(
+        "of an atomic batch what can be stored is stored",
+        _STREAM + "appending.py",
+        "                return answer\n            ahead.add(*message)\n",
+        "                continue\n            ahead.add(*message)\n",
+        (STREAM,),
+    ),
+    Mutant(
         "a restored stream forgets which ids are free",
         _STREAM + "subjects.py",
         '        self._free = unpack("I", free)\n',

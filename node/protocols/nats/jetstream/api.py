@@ -72,7 +72,7 @@ DIRECT_BATCH_MAX: Final = 1_024
 DIRECT_BYTES_MAX: Final = 4 << 20
 EPHEMERAL_NAME_BYTES: Final = 4
 #: What clients may rely on: the "API level" of JetStream.
-LEVEL: Final = 1
+LEVEL: Final = 2
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 _BUG: Final = ApiError(500, 10051, "an error of this node: its log says more")

@@ -99,6 +99,7 @@ _KNOWN: Final = {
     10193: (400, "missing sequence for expected last sequence per subject"),
     10200: (400, "atomic publish batch commit is invalid"),
     10201: (400, "atomic publish batch contains duplicate message id"),
+    10205: (400, "batch publish is disabled"),
     10210: (429, "atomic publish too many inflight"),
 }
 

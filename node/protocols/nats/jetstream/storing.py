@@ -33,6 +33,9 @@ from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, asked
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.reader import Publish, Requests
 
+#: How a reply subject ends by which flow is controlled of a kind of batch that is not there yet.
+FAST_BATCH: Final = b".$FI"
+
 #: By the number that comes with it.
 _NO_ROOM_TEXTS: Final = (
     "maximum messages exceeded",
@@ -77,6 +80,9 @@ class Storing:
 
     def take(self, info: QueueInfo, message: Publish, publisher: InFlight | None) -> None:
         """What is taken leaves with `flush`. `publisher`: what its connection has under way."""
+        if message.reply.endswith(FAST_BATCH):
+            self._refuse(info, message.reply, known(10205))
+            return
         subject, reply, header_bytes, size, payloads = message
         count = len(payloads)
         batch = self._batch(info, publisher, [reply] * count)

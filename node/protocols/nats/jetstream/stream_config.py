@@ -52,6 +52,7 @@ _FLAGS: Final = (
     "mirror_direct",
     "allow_msg_ttl",
     "allow_atomic",
+    "allow_batched",
 )
 #: What is of no effect may be said, all else of these is refused.
 _MISSING: Final = (
@@ -61,7 +62,6 @@ _MISSING: Final = (
     "republish",
     "allow_msg_counter",
     "allow_msg_schedules",
-    "allow_batched",
 )
 #: All that a client may say of a stream; who wrote the protocol passes over the rest.
 FIELDS: Final = frozenset(
@@ -257,6 +257,6 @@ _ALWAYS: Final = frozenset(
         *_CHOICES,
         "max_age",
         "consumer_limits",
-        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject", "allow_atomic"}),
+        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject", "allow_atomic", "allow_batched"}),
     )
 )
