@@ -14,6 +14,7 @@ import pytest
 
 from node.node import Node
 from node.settings.settings import SettingsError, load
+from node.protocols.nats.jetstream.times import ms_of_text
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect, Three
 from tests.node.nodes import Running
@@ -56,7 +57,8 @@ class TestConnections:
         assert (row["in_msgs"], row["in_bytes"], row["out_msgs"], row["out_bytes"]) == (4, 12) * 2
         assert (row["lang"], row["version"], row["ip"]) == ("wire", "1.0", "127.0.0.1")
         assert (row["kind"], row["type"], row["subscriptions"]) == ("Client", "nats", 2)
-        assert row["start"] <= row["last_activity"]
+        started, active = ms_of_text(row["start"]), ms_of_text(row["last_activity"])
+        assert 0 < (started or 0) <= (active or 0)
         assert "authorized_user" not in row
         assert row_of(ask, "me", "auth=1")["authorized_user"] == "guest"
         assert row_of(ask, "me", "subs=1")["subscriptions_list"] == ["m.*", "m.b"]
