@@ -13,8 +13,8 @@ import nats
 import pytest
 
 from node.node import Node
-from node.settings.settings import SettingsError, load
 from node.protocols.nats.jetstream.times import ms_of_text
+from node.settings.settings import SettingsError, load
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect, Three
 from tests.node.nodes import Running
