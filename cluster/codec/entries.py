@@ -42,6 +42,7 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.replies import Chunk, Reply, StreamChunk
+from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
 
 T = TypeVar("T")
@@ -427,6 +428,7 @@ _GATED: dict[Any, Layout] = {each.kind: each for each in _COMMANDS.values() if e
 _HOLDERS = {
     commands.CreateQueue,
     commands.UpdateQueue,
+    commands.PutConsumer,
     commands.UpgradeMachine,
     commands.ChangeCatalog,
     Transaction,
@@ -459,6 +461,11 @@ def _needed_within(command: Command) -> int:
             return max(map(version_needed, command.steps), default=1)
         case commands.CreateQueue() | commands.UpdateQueue():
             return _CONFIG.version_needed(command.config)
+        case commands.PutConsumer():
+            given = command.config
+            return max(
+                [s for name, s in CONSUMER_FIELDS_SINCE.items() if given.get(name)], default=1
+            )
         case commands.UpgradeMachine():
             return command.to
         case _:

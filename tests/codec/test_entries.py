@@ -146,6 +146,9 @@ SAMPLES_V5: dict[str, Any] = {
     "enqueue_atomic": c.Enqueue(
         1, "p", 7, [b"a", b"b"], b"NATS/1.0", {6: b"a.b", 7: {1: "id"}}, atomic=True
     ),
+    "put_consumer_of_group": c.PutConsumer(
+        1, {"name": "c", "priority_policy": "overflow", "priority_groups": ["g"]}
+    ),
 }
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
 #: These have had fields added at the end since: their old bytes are read, others are written.

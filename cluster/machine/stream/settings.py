@@ -44,6 +44,10 @@ ASKED_ROLLUP = 7  # text: "sub" or "all"
 ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` says
 
 
+#: Fields of consumers' configurations that a later machine version brought than streams.
+CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
+
+
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """None: no limit."""

@@ -12,6 +12,7 @@ from typing import Any
 import nats
 import pytest
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js.api import ConsumerConfig, DeliverPolicy, RetentionPolicy
 from nats.js.client import JetStreamContext
 from nats.js.errors import (
@@ -193,6 +194,72 @@ class TestStreams:
         for js in contexts:
             assert {str(each.config.name) for each in await js.streams_info()} == names
         assert (await contexts[2].account_info()).streams == len(names)
+
+
+class TestPriorityGroups:
+    async def test_one_client_is_pinned_until_it_is_unpinned(
+        self, contexts: list[JetStreamContext]
+    ):
+        js, other = contexts[:2]
+        await add_stream(js, "S", "s")
+        groups = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
+        about = {"name": "c", "durable_name": "c", "ack_policy": "explicit", **groups}
+        made = await api(js, "CONSUMER.CREATE.S.c", stream_name="S", config=about)
+        assert made["config"]["priority_timeout"] == 120 * 1_000_000_000
+        await published(js, "s", 3)
+
+        first, pin = await pulled(js, group="g")
+        assert first.header is not None
+        assert first.header["Nats-Pin-Id"] == pin
+        waits = await pulled_later(other, group="g")
+        second, _ = await pulled(js, group="g", id=pin)
+        assert [number_of(first), number_of(second)] == [1, 2]
+        (group,) = (await api(js, "CONSUMER.INFO.S.c"))["priority_groups"]
+        assert (group["group"], group["pinned_client_id"]) == ("g", pin)
+
+        assert "error" not in await api(other, "CONSUMER.UNPIN.S.c", group="g")
+
+        third = await waits.next_msg(WAIT_S)
+        assert number_of(third) == 3
+        assert third.header is not None
+        assert third.header["Nats-Pin-Id"] != pin
+        status = await (await pulled_later(js, group="g", id=pin)).next_msg(WAIT_S)
+        assert status.header is not None
+        assert status.header["Status"] == "423"
+        assert (await api(js, "CONSUMER.UNPIN.S.c", group="h"))["error"]["err_code"] == 10160
+
+    async def test_some_wait_until_others_cannot_keep_up(self, contexts: list[JetStreamContext]):
+        js = contexts[2]
+        await add_stream(js, "S", "s")
+        groups = {"priority_policy": "overflow", "priority_groups": ["g"]}
+        about = {"name": "c", "durable_name": "c", "ack_policy": "explicit", **groups}
+        await api(js, "CONSUMER.CREATE.S.c", stream_name="S", config=about)
+        waits = await pulled_later(js, group="g", min_pending=3, batch=10)
+        await published(js, "s", 2)
+        with pytest.raises(nats.errors.TimeoutError):
+            await waits.next_msg(WAIT_A_LITTLE_S)
+
+        await published(js, "s", 2, first=3)
+
+        assert [number_of(await waits.next_msg(WAIT_S)) for _ in range(2)] == [1, 2]
+        assert number_of((await pulled(js, group="g"))[0]) == 3
+
+
+async def pulled_later(js: JetStreamContext, **ask: Any) -> Subscription:
+    """Of the consumer `c` of `S`."""
+    client = js._nc
+    inbox = client.new_inbox()
+    subscription = await client.subscribe(inbox)
+    body = json.dumps({"expires": 30_000_000_000, "batch": 1, **ask}).encode()
+    await client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", body, reply=inbox)
+    await client.flush()
+    return subscription
+
+
+async def pulled(js: JetStreamContext, **ask: Any) -> tuple[Msg, str]:
+    """And by which id its client is pinned."""
+    message = await (await pulled_later(js, **ask)).next_msg(WAIT_S)
+    return message, (message.header or {}).get("Nats-Pin-Id", "")
 
 
 class TestPulling:

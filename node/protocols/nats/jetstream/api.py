@@ -50,6 +50,7 @@ from node.protocols.nats.jetstream.headers import block, status, with_fields
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.machine import header_of, load, stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
+from node.protocols.nats.jetstream.priorities import GROUP
 from node.protocols.nats.jetstream.pulls import ask_of
 from node.protocols.nats.jetstream.requests import Call, call_of, type_of
 from node.protocols.nats.jetstream.times import ms_of_text, text_of_ms
@@ -157,6 +158,7 @@ class Api:
             "CONSUMER.DELETE": self._delete_consumer,
             "CONSUMER.PAUSE": self._pause_consumer,
             "CONSUMER.LEADER.STEPDOWN": self._step_down,
+            "CONSUMER.UNPIN": self._unpin,
             "CONSUMER.MSG.NEXT": self._next,
         }
         peer_rpc.on(KIND, self._from_peer)
@@ -813,6 +815,7 @@ class Api:
             self._cluster.now_ms(),
             waiting=waiting,
             bound=bound,
+            pin=self._leading.pin(info, name),
         )
 
     def _consumer_info(self, served: Served) -> Json:
@@ -859,6 +862,20 @@ class Api:
         await self._put(served, PutConsumer(served.info.queue, config, "update"), name)
         paused = shown.paused(config, now_ms)
         return paused or {"paused": False, "pause_until": text_of_ms(ms)}
+
+    def _unpin(self, served: Served) -> Json:
+        group = fields.text(served.given, "group")
+        if not group:
+            raise invalid_json("consumer group not specified")
+        if GROUP.fullmatch(group) is None:
+            raise known(10162)
+        feed = self._leading.feed(served.info, served.group, served.call.consumer)
+        if feed is None:
+            raise known(10014)
+        if group not in feed.config.get("priority_groups", ()):
+            raise known(10160)
+        feed.unpin(group)
+        return {}
 
     def _next(self, served: Served) -> None:
         feed = self._leading.feed(served.info, served.group, served.call.consumer)

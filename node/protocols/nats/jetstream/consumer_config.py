@@ -20,6 +20,7 @@ from node.protocols.nats.jetstream.errors import (
     known,
     not_supported,
 )
+from node.protocols.nats.jetstream.priorities import GROUP, POLICIES
 from node.protocols.nats.jetstream.stream_config import is_name
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ms_of_text
 
@@ -31,6 +32,7 @@ METADATA_BYTES_MAX: Final = 128 * 1024
 ACK_WAIT_NS: Final = 30 * NS_PER_S
 ACK_PENDING_MAX: Final = 1_000
 WAITING_MAX: Final = 512
+PIN_NS: Final = 120 * NS_PER_S
 HEARTBEAT_NS_MIN: Final = 100 * NS_PER_MS
 #: An ephemeral consumer that nobody uses goes after so long.
 INACTIVE_NS: Final = 5 * NS_PER_S
@@ -68,6 +70,9 @@ _EDITABLE: Final = frozenset(
         "pause_until",
         "pause_until_ms",
         "rate_limit_bps",
+        "priority_groups",
+        "priority_policy",
+        "priority_timeout",
     }
 )
 #: All that a client may say of a consumer.
@@ -127,10 +132,7 @@ def consumer_config(given: Mapping[str, Any], stream: Mapping[str, Any]) -> Conf
             raise known(10101)
     config["headers_only"] = fields.flag(given, "headers_only")
     _sampling(given, config)
-    if fields.texts(given, "priority_groups"):
-        raise known(10178) if deliver else not_supported("priority_groups")
-    if fields.text(given, "priority_policy") not in ("", "none"):
-        raise known(10159)
+    _priorities(given, config)
     if config["replay_policy"] == "original":
         raise not_supported("replay_policy original")
     return {name: value for name, value in config.items() if value or name in _ALWAYS}
@@ -323,6 +325,33 @@ def _sampling(given: Mapping[str, Any], config: Config) -> None:
     found = _SAMPLES.fullmatch(text)
     if text and (found is None or int(found[1]) > 100):
         raise ApiError(400, 10095, f"failed to parse consumer sampling configuration: {text!r}")
+
+
+def _priorities(given: Mapping[str, Any], config: Config) -> None:
+    policy = fields.text(given, "priority_policy") or "none"
+    groups = fields.texts(given, "priority_groups")
+    timeout = max(0, fields.number(given, "priority_timeout"))
+    if policy not in POLICIES:
+        raise invalid_json(f"{policy!r} is no priority_policy")
+    if policy == "none":
+        if groups:
+            raise known(10196)
+        if timeout:
+            raise known(10197)
+        return
+    if config.get("deliver_subject"):
+        raise known(10178)
+    if not groups:
+        raise known(10159)
+    for group in groups:
+        if not group:
+            raise known(10161)
+        if GROUP.fullmatch(group) is None:
+            raise known(10162)
+    if policy == "pinned_client":
+        timeout = timeout or PIN_NS
+    config["priority_policy"], config["priority_groups"] = policy, groups
+    config["priority_timeout"] = timeout
 
 
 def changed(old: Mapping[str, Any], new: Config) -> Config:

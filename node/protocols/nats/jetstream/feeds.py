@@ -25,6 +25,7 @@ from node.protocols.nats.jetstream.acks import reply_subject
 from node.protocols.nats.jetstream.headers import status, with_fields
 from node.protocols.nats.jetstream.machine import Bodies, header_of, load, read, stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
 from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
 from node.protocols.nats.reader import CRLF, Publish
@@ -43,6 +44,8 @@ REPLY_BYTES: Final = 38
 AGAIN_S: Final = 0.05
 #: With flow control: so much may be sent that was not heard of.
 FLOW_BYTES_MAX: Final = 4 << 20
+#: Is there enough by now for those who want only what is too much for others?
+OVERFLOW_LOOK_S: Final = 0.1
 #: Who does nothing is looked at no less often.
 INACTIVE_LOOK_S: Final = 60.0
 
@@ -60,6 +63,7 @@ class Home(Protocol):
     tasks: Tasks
 
     def now_ms(self) -> int: ...
+    def tell_pinned(self, info: QueueInfo, consumer: str, pinned: Pinned) -> None: ...
 
 
 class Feed:
@@ -137,6 +141,8 @@ class Feed:
     def changed(self, consumer: StreamConsumer) -> None:
         """The consumer, or its configuration, is another one now."""
         self.consumer = consumer
+        if policy_of(self.config) != "pinned_client":
+            self.pulls.pin = None
         self._set_timer()
         self.wake()
 
@@ -176,16 +182,37 @@ class Feed:
         if gone:
             self.pulls.drop(gone, self._loop.time())
         found: list[tuple[int, int, int]] = []
+        turns = self._turns()
         if self._alone:
-            return [(number, 1, size) for number, _, size in self.pulls.requests()[:1]]
+            return [(number, 1, size) for number, _, size in turns[:1]]
         room = MESSAGES_AT_ONCE
-        for number, count, bytes_max in self.pulls.requests():
+        for number, count, bytes_max in turns:
             count = min(count, room)
             found.append((number, count, min(bytes_max or BYTES_AT_ONCE, BYTES_AT_ONCE)))
             room -= count
             if not room:
                 break
         return found
+
+    def _turns(self) -> list[tuple[int, int, int]]:
+        known = self.consumer
+        supply = Supply(known.pending, known.held.count)
+        now_s, now_ms = self._loop.time(), self._home.now_ms()
+        turns = self.pulls.take_turns(self.config, supply, now_s, now_ms)
+        if policy_of(self.config) != "none":
+            self._say(self.pulls.take_sayings())
+            self._tell_pinned()
+        return turns
+
+    def _tell_pinned(self) -> None:
+        for each in self.pulls.take_pinned():
+            self._home.tell_pinned(self.info, self.name, each)
+        self._set_timer()
+
+    def unpin(self, group: str) -> None:
+        self.pulls.unpin(group, "admin")
+        self._tell_pinned()
+        self.wake()
 
     def _propose(self, command: Command, done: Any) -> None:
         self._group.propose(command, done)
@@ -232,8 +259,9 @@ class Feed:
     def _deliver(self, loaded: Sequence[_Loaded], too_large: Sequence[int]) -> None:
         slower = False
         by_request: dict[int, list[Publish]] = {}
+        more = self._pin_header()
         for number, chunk, bodies in loaded:
-            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or ()))
+            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or (), more))
         now_s = self._used_s = self._loop.time()
         for number, messages in by_request.items():
             overhead = len(self._reply) + REPLY_BYTES
@@ -263,7 +291,14 @@ class Feed:
             self.wake()
         self._set_timer()
 
-    def _messages(self, chunk: StreamChunk, bodies: Bodies) -> list[Publish]:
+    def _pin_header(self) -> Sequence[tuple[str, object]]:
+        """What each message says besides its own headers."""
+        pin = self.pulls.pin
+        return () if pin is None else [("Nats-Pin-Id", pin.id)]
+
+    def _messages(
+        self, chunk: StreamChunk, bodies: Bodies, more: Sequence[tuple[str, object]]
+    ) -> list[Publish]:
         stream = stream_of(self._group, self.info.queue)
         if stream is None:
             return []
@@ -280,6 +315,8 @@ class Feed:
             header = header_of(meta)
             if headers_only:
                 header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""
+            if more:
+                header = with_fields(header, more)
             reply = b"%b%d.%d.%d.%d.%d" % (
                 self._reply,
                 chunk.delivery_count,
@@ -350,6 +387,8 @@ class Feed:
         pulls_due = self.pulls.due_s(now_s)
         if pulls_due is not None:
             dues.append(pulls_due)
+        if self._overflows:
+            dues.append(now_s + OVERFLOW_LOOK_S)
         heartbeat = self.config.get("idle_heartbeat")
         if heartbeat and self.deliver is not None:
             dues.append(max(now_s, self._beat_s + heartbeat / NS_PER_S))
@@ -357,6 +396,12 @@ class Feed:
         if inactive_s:
             dues.append(max(now_s + 0.01, min(self._used_s + inactive_s, now_s + INACTIVE_LOOK_S)))
         return min(dues) if dues else None
+
+    @property
+    def _overflows(self) -> bool:
+        """There is something, and perhaps one day enough for those who wait."""
+        policy = policy_of(self.config)
+        return policy == "overflow" and len(self.pulls) > 0 and self.consumer.may_fetch
 
     @property
     def _inactive_s(self) -> float:
@@ -367,6 +412,9 @@ class Feed:
         self._timer = None
         now_s = self._loop.time()
         self.pulls.look(now_s)
+        if self.pulls.pinned or self._overflows:
+            self._tell_pinned()
+            self.wake()
         deliver, heartbeat = self.deliver, self.config.get("idle_heartbeat")
         if deliver is not None:
             if self.bound:

@@ -19,6 +19,7 @@ from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Post
+from node.protocols.nats.jetstream.priorities import Pin, Pinned
 from node.tasks import Tasks
 
 LEADERSHIP_CHANGE: Final = "Leadership Change"
@@ -238,6 +239,21 @@ class Leading:
         subject = f"CONSUMER.{verb}.{info.name}.{name}"
         about = {"stream": info.name, "consumer": name, "action": action}
         self.post.advise(info.vhost, subject, "consumer_action", self.now_ms(), **about)
+
+    def tell_pinned(self, info: QueueInfo, consumer: str, pinned: Pinned) -> None:
+        about = {"stream": info.name, "consumer": consumer, "group": pinned.group}
+        verb, kind = "UNPINNED", "consumer_group_unpinned"
+        if pinned.id:
+            verb, kind, about["pinned_id"] = "PINNED", "consumer_group_pinned", pinned.id
+        else:
+            about["reason"] = pinned.reason
+        subject = f"CONSUMER.{verb}.{info.name}.{consumer}"
+        self.post.advise(info.vhost, subject, kind, self.now_ms(), **about)
+
+    def pin(self, info: QueueInfo, name: str) -> Pin | None:
+        led = self._led.get(info.queue)
+        feed = None if led is None else led.feeds.get(name)
+        return None if feed is None else feed.pulls.pin
 
     def tell_abandoned(self, batch: Abandoned) -> None:
         info = self._cluster.catalog_machine.queue_by_id(batch.queue)

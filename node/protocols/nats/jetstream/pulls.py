@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from node.protocols.nats.jetstream import fields
+from node.protocols.nats.jetstream import fields, priorities
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import status
+from node.protocols.nats.jetstream.priorities import NO_WISH, Pin, Pinned, Supply, Wish
 from node.protocols.nats.jetstream.times import NS_PER_S, span_of_ns
 
 WAITING_MAX: Final = 512
@@ -29,6 +30,7 @@ class Ask(NamedTuple):
     expires_ns: int = 0
     no_wait: bool = False
     heartbeat_ns: int = 0
+    wish: Wish | None = None  # None: it says nothing but a number
 
 
 def ask_of(body: bytes) -> Ask:
@@ -47,6 +49,13 @@ def ask_of(body: bytes) -> Ask:
         fields.number(given, "expires"),
         fields.flag(given, "no_wait"),
         fields.number(given, "idle_heartbeat"),
+        Wish(
+            fields.text(given, "group"),
+            fields.number(given, "min_pending"),
+            fields.number(given, "min_ack_pending"),
+            fields.text(given, "id"),
+            fields.number(given, "priority"),
+        ),
     )
     if ask.heartbeat_ns and ask.expires_ns and ask.heartbeat_ns * 2 > ask.expires_ns:
         raise ApiError(400, 10003, "heartbeat value too large")
@@ -70,6 +79,7 @@ class Waiting:
     expires_s: float | None
     heartbeat_s: float  # 0: none
     beat_s: float | None  # when the next is due
+    wish: Wish = NO_WISH
     got: int = 0
 
 
@@ -81,10 +91,14 @@ class Say(NamedTuple):
 
 
 class Pulls:
-    """Of one consumer. What is to be said is collected in `sayings`."""
+    """Of one consumer. What is to be said is collected in `sayings`, and what is to be told of
+    pins in `pinned`.
+    """
 
     def __init__(self) -> None:
         self.sayings: list[Say] = []
+        self.pinned: list[Pinned] = []
+        self.pin: Pin | None = None
         self.idle_since_s = 0.0  # since when nobody waits
         self._waiting: dict[int, Waiting] = {}
         self._numbers = 0
@@ -97,6 +111,11 @@ class Pulls:
     ) -> bool:
         """False: it does not wait. `empty`: the consumer has nothing now, nor anything pending."""
         refusal = _refusal(ask, config, len(self._waiting))
+        if ask.wish is not None and not (refusal or "").startswith("Exceeded MaxRequest"):
+            wrong = self._objection(ask.wish, config, now_s)
+            if wrong is not None:
+                self.sayings.append(Say(inbox, wrong))
+                return False
         if refusal is not None:
             if not (refusal.startswith("Exceeded MaxWaiting") and ask.heartbeat_ns):
                 self.sayings.append(Say(inbox, status(409, refusal)))
@@ -116,17 +135,77 @@ class Pulls:
             now_s + ask.expires_ns / NS_PER_S if ask.expires_ns else None,
             heartbeat_s,
             now_s + heartbeat_s if heartbeat_s else None,
+            ask.wish or NO_WISH,
         )
         return True
+
+    # --- priority groups --------------------------------------------------------------------------
+
+    def _objection(self, wish: Wish, config: Mapping[str, Any], now_s: float) -> bytes | None:
+        refusal = priorities.refusal(wish, config)
+        if refusal is not None:
+            return status(400, f"Bad Request - {refusal}")
+        if self.pin is not None and wish.id:
+            if wish.id != self.pin.id:
+                return status(423, "Nats-Pin-Id mismatch")
+            self.pin.until_s = now_s + priorities.timeout_s(config)
+        return None
+
+    def take_turns(
+        self, config: Mapping[str, Any], supply: Supply, now_s: float, now_ms: int
+    ) -> list[tuple[int, int, int]]:
+        """For `Fetch`: whose turn it is, now that there is something."""
+        policy, waiting = priorities.policy_of(config), list(self._waiting.values())
+        if policy == "pinned_client":
+            waiting = self._of_pinned(waiting, config, now_s, now_ms)
+        elif policy == "prioritized":
+            waiting.sort(key=lambda each: each.wish.priority)
+        found: list[tuple[int, int, int]] = []
+        ahead = 0
+        for each in waiting:
+            most = priorities.room(each.wish, supply, ahead) if policy == "overflow" else None
+            count = each.left if most is None else min(each.left, most)
+            if count:
+                found.append((each.number, count, each.bytes_left))
+                ahead += count
+            elif each.no_wait and each.expires_s is None:
+                self._remove(each, now_s)
+                self.sayings.append(Say(each.inbox, status(404, "No Messages")))
+        return found
+
+    def _of_pinned(
+        self, waiting: list[Waiting], config: Mapping[str, Any], now_s: float, now_ms: int
+    ) -> list[Waiting]:
+        """Those of the client that is pinned; if none is, the first one that is no former one."""
+        for each in waiting:
+            wish = each.wish
+            if self.pin is None and not wish.id:
+                self.pin = priorities.new_pin(wish.group, config, now_s, now_ms)
+                self.pinned.append(Pinned(wish.group, self.pin.id))
+                each.wish = wish._replace(id=self.pin.id)
+            elif wish.id and (self.pin is None or wish.id != self.pin.id):
+                self._end(each, 423, "Nats-Wrong-Pin-Id", now_s)
+        return [
+            each
+            for each in self._waiting.values()
+            if self.pin is not None and each.wish.id == self.pin.id
+        ]
+
+    def unpin(self, group: str, reason: Literal["timeout", "admin"]) -> None:
+        if self.pin is not None and self.pin.group == group:
+            self.pin = None
+            self.pinned.append(Pinned(group, reason=reason))
+
+    def take_pinned(self) -> Sequence[Pinned]:
+        found, self.pinned = self.pinned, []
+        return found
+
+    # --- who waits --------------------------------------------------------------------------------
 
     @property
     def limited(self) -> bool:
         """Somebody counts bytes."""
         return any(each.limited for each in self._waiting.values())
-
-    def requests(self) -> list[tuple[int, int, int]]:
-        """For `Fetch`."""
-        return [(each.number, each.left, each.bytes_left) for each in self._waiting.values()]
 
     def inboxes(self) -> list[bytes]:
         return [each.inbox for each in self._waiting.values()]
@@ -167,6 +246,8 @@ class Pulls:
 
     def look(self, now_s: float) -> None:
         """What is due by now."""
+        if self.pin is not None and self.pin.until_s <= now_s:
+            self.unpin(self.pin.group, "timeout")
         for each in list(self._waiting.values()):
             if each.expires_s is not None and each.expires_s <= now_s:
                 self._end(each, 408, "Request Timeout", now_s)
@@ -176,9 +257,10 @@ class Pulls:
 
     def due_s(self, now_s: float) -> float | None:
         """When to look again. None: nobody waits."""
+        pin_s = None if self.pin is None else self.pin.until_s
         if not self._waiting:
-            return None
-        due = now_s + LOOK_S
+            return pin_s
+        due = now_s + LOOK_S if pin_s is None else min(now_s + LOOK_S, pin_s)
         for each in self._waiting.values():
             if each.expires_s is not None:
                 due = min(due, each.expires_s)

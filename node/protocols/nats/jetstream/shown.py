@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from node.protocols.nats.jetstream import consumer_config, stream_config
-from node.protocols.nats.jetstream.times import NS_PER_MS, text_of_ms
+from node.protocols.nats.jetstream.priorities import Pin
+from node.protocols.nats.jetstream.times import NEVER, NS_PER_MS, text_of_ms
 
 Json = dict[str, Any]
 
@@ -135,6 +136,7 @@ def consumer(
     *,
     waiting: int,
     bound: bool,
+    pin: Pin | None = None,
 ) -> Json:
     found: Json = {
         "stream_name": stream_name,
@@ -153,10 +155,19 @@ def consumer(
     }
     if bound:
         found["push_bound"] = True
+    groups: list[str] = config.get("priority_groups") or []
+    if groups:
+        found["priority_groups"] = [_group(groups[0] if pin is None else pin.group, pin)]
     found |= paused(config, now_ms) or {}
     found.pop("pause_until", None)
     found["ts"] = text_of_ms(now_ms)
     return found
+
+
+def _group(name: str, pin: Pin | None) -> Json:
+    if pin is None:
+        return {"group": name, "pinned_ts": NEVER}
+    return {"group": name, "pinned_client_id": pin.id, "pinned_ts": text_of_ms(pin.since_ms)}
 
 
 def _pair(own: int, stream_: int, ms: int) -> Json:

@@ -185,7 +185,15 @@ class TestConsumers:
             (10095, {"sample_freq": "often"}),
             (10025, {"deliver_policy": "some"}),
             (10025, {"deliver_policy": "by_start_time", "opt_start_time": "noon"}),
-            (10178, {"deliver_subject": "d", "priority_groups": ["g"]}),
+            (
+                10178,
+                {"deliver_subject": "d", "priority_groups": ["g"], "priority_policy": "overflow"},
+            ),
+            (10159, {"priority_policy": "overflow"}),
+            (10161, {"priority_policy": "overflow", "priority_groups": [""]}),
+            (10162, {"priority_policy": "overflow", "priority_groups": ["a b"]}),
+            (10196, {"priority_groups": ["g"]}),
+            (10197, {"priority_timeout": 1}),
         ],
     )
     def test_what_cannot_be_is_refused_by_its_number(self, number: int, given: dict[str, Any]):

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from node.protocols.nats.jetstream.errors import ApiError
+from node.protocols.nats.jetstream.priorities import Pinned, Supply, Wish
 from node.protocols.nats.jetstream.pulls import Ask, Pulls, ask_of
 
 NS = 1_000_000_000
+SOME = Supply(100, 0)
 
 
 def said(pulls: Pulls) -> list[tuple[bytes, bytes]]:
     return [(inbox, header.removesuffix(b"\r\n\r\n")) for inbox, header in pulls.take_sayings()]
+
+
+def turns(pulls: Pulls, supply: Supply = SOME, now_s: float = 0.0, **config: Any) -> Any:
+    return pulls.take_turns(config, supply, now_s, 7)
 
 
 def ended(text: bytes, messages: int, size: int = 0) -> bytes:
@@ -20,10 +28,10 @@ def ended(text: bytes, messages: int, size: int = 0) -> bytes:
 
 
 def test_what_a_request_may_say():
-    assert ask_of(b"") == ask_of(b"1") == ask_of(b"{}") == ask_of(b"x") == Ask(1)
+    assert ask_of(b"") == ask_of(b"1") == ask_of(b"x") == Ask(1)
     assert ask_of(b" 25 ") == Ask(25)
     asked = b'{"batch":5,"max_bytes":9,"expires":4,"no_wait":true,"idle_heartbeat":2,"id":"x"}'
-    assert ask_of(asked) == Ask(5, 9, 4, no_wait=True, heartbeat_ns=2)
+    assert ask_of(asked) == Ask(5, 9, 4, True, 2, Wish(id="x"))
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"batch":"1"}', b'{"expires":3,"idle_heartbeat":2}'])
@@ -36,12 +44,12 @@ def test_the_oldest_request_comes_first_and_is_over_when_it_has_all():
     pulls = Pulls()
     for inbox in (b"a", b"b"):
         assert pulls.add(inbox, Ask(2), {}, 0.0, empty=False)
-    assert pulls.requests() == [(1, 2, 0), (2, 2, 0)]
+    assert turns(pulls) == [(1, 2, 0), (2, 2, 0)]
 
     pulls.got(1, 2, 10, 0.0)
     pulls.got(2, 1, 10, 0.0)
 
-    assert pulls.requests() == [(2, 1, 0)]
+    assert turns(pulls) == [(2, 1, 0)]
     assert said(pulls) == []
 
 
@@ -62,7 +70,7 @@ def test_one_that_does_not_wait_is_over_when_the_consumer_has_no_more():
     pulls.nothing_left(0.0)
 
     assert said(pulls) == [(b"a", b"NATS/1.0 404 No Messages")]
-    assert pulls.requests() == [(2, 5, 0)]  # that one may still get something in its time
+    assert turns(pulls) == [(2, 5, 0)]  # that one may still get something in its time
 
 
 def test_one_that_waited_long_enough_is_told_what_is_missing():
@@ -146,3 +154,100 @@ def test_all_who_wait_are_told_when_the_consumer_goes():
     pulls.end_all(409, "Leadership Change", 0.0)
 
     assert said(pulls) == [(b"a", b"NATS/1.0 409 Leadership Change")]
+
+
+# --- priority groups ------------------------------------------------------------------------------
+
+
+def wish(pulls: Pulls, config: dict[str, Any], inbox: bytes, count: int = 5, **more: Any) -> bool:
+    ask = Ask(count, wish=Wish("g", **more))
+    return pulls.add(inbox, ask, {"priority_groups": ["g"], **config}, 0.0, empty=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "text"),
+    [
+        ("pinned_client", Wish("g", min_pending=1), b"Not a Overflow Priority consumer"),
+        ("overflow", Wish("g", id="x"), b"Not a Pinned Client Priority consumer"),
+        ("prioritized", Wish("g", priority=10), b"Priority must be between 0 and 9"),
+        ("overflow", Wish(), b"Priority Group missing"),
+        ("overflow", Wish("h"), b"Invalid Priority Group"),
+    ],
+)
+def test_a_wish_that_the_consumer_cannot_fulfil_is_refused(policy: str, asked: Wish, text: bytes):
+    pulls = Pulls()
+    config = {"priority_policy": policy, "priority_groups": ["g"]}
+
+    assert not pulls.add(b"a", Ask(1, wish=asked), config, 0.0, empty=False)
+
+    assert said(pulls) == [(b"a", b"NATS/1.0 400 Bad Request - " + text)]
+
+
+def test_lower_priorities_go_first():
+    pulls, config = Pulls(), {"priority_policy": "prioritized"}
+    for inbox, priority in ((b"a", 5), (b"b", 0), (b"c", 5)):
+        wish(pulls, config, inbox, priority=priority)
+
+    assert [number for number, *_ in turns(pulls, **config)] == [2, 1, 3]
+
+
+def test_a_request_may_wait_until_enough_is_pending():
+    pulls, config = Pulls(), {"priority_policy": "overflow"}
+    wish(pulls, config, b"a", min_pending=10)
+    wish(pulls, config, b"b", min_ack_pending=3)
+
+    assert turns(pulls, Supply(9, 2), **config) == []
+    assert turns(pulls, Supply(12, 0), **config) == [(1, 3, 0)]
+    assert turns(pulls, Supply(9, 3), **config) == [(2, 5, 0)]
+
+
+GROUPS = {"priority_groups": ["g"]}
+PINNED: dict[str, Any] = {"priority_policy": "pinned_client", "priority_timeout": 10 * NS}
+
+
+def test_one_client_is_pinned_and_gets_all():
+    pulls = Pulls()
+    for inbox in (b"a", b"b"):
+        wish(pulls, PINNED, inbox)
+
+    assert turns(pulls, **PINNED) == [(1, 5, 0)]
+    assert pulls.pin is not None
+    (pinned,) = pulls.take_pinned()
+    assert pinned == Pinned("g", pulls.pin.id)
+    wish(pulls, PINNED, b"c", id=pulls.pin.id)
+    assert turns(pulls, **PINNED) == [(1, 5, 0), (3, 5, 0)]
+    assert not wish(pulls, PINNED, b"d", id="other")
+    assert said(pulls) == [(b"d", b"NATS/1.0 423 Nats-Pin-Id mismatch")]
+
+
+def test_who_was_pinned_is_told_when_another_one_is():
+    pulls = Pulls()
+    wish(pulls, PINNED, b"a")
+    turns(pulls, **PINNED)
+    wish(pulls, PINNED, b"b")
+    pulls.take_pinned()
+
+    pulls.unpin("g", "admin")
+
+    assert turns(pulls, **PINNED) == [(2, 5, 0)]
+    assert said(pulls) == [(b"a", ended(b"423 Nats-Wrong-Pin-Id", 5))]
+    over, pinned = pulls.take_pinned()
+    assert (over, bool(pinned.id)) == (Pinned("g", reason="admin"), True)
+
+
+def test_a_pin_lasts_while_its_client_asks():
+    pulls = Pulls()
+    wish(pulls, PINNED, b"a", 1)
+    turns(pulls, **PINNED)
+    assert pulls.pin is not None
+    pulls.got(1, 1, 1, 0.0)
+    pulls.add(b"b", Ask(1, wish=Wish("g", id=pulls.pin.id)), PINNED | GROUPS, 5.0, empty=False)
+    pulls.got(2, 1, 1, 5.0)
+    pulls.take_pinned()
+    assert pulls.due_s(5.0) == 15.0
+
+    pulls.look(14.0)
+    assert pulls.take_pinned() == []
+    pulls.look(15.0)
+    assert pulls.take_pinned() == [Pinned("g", reason="timeout")]
+    assert pulls.pin is None
