@@ -12,6 +12,13 @@ from chaos.builds.clocks import OWN_CLOCK
 from chaos.builds.disk import ACK_BEFORE_FSYNC, FORGET_THE_VOTE, WIPED_DISK_VOTES
 from chaos.builds.machine import DEDUP_NOT_REPLICATED, SAC_WITHOUT_FENCING, UNFLAGGED_REDELIVERY
 from chaos.builds.replication import COMMIT_BY_ONE, STALE_READS, TRUNCATE_WITHOUT_CONFLICT
+from chaos.builds.streams import (
+    COMPARE_NOTHING,
+    FORGOTTEN_ACKS,
+    FORGOTTEN_IDS,
+    HANDED_TO_TWO,
+    SEQUENCES_OF_ITS_OWN,
+)
 
 BUILDS = {
     build.name: build
@@ -26,6 +33,11 @@ BUILDS = {
         UNFLAGGED_REDELIVERY,
         WIPED_DISK_VOTES,
         OWN_CLOCK,
+        SEQUENCES_OF_ITS_OWN,
+        FORGOTTEN_ACKS,
+        HANDED_TO_TWO,
+        COMPARE_NOTHING,
+        FORGOTTEN_IDS,
     )
 }
 

@@ -80,7 +80,7 @@ class Round:
         addresses = [self._cluster.address(node) for node in self._cluster.nodes]
         self._drivers = Drivers(addresses, seed)
         self._opened: list[Driver] = []
-        self._scene = Scene(self._recorder, self._open, seed)
+        self._scene = Scene(self._recorder, self._open, seed, open_nats=self._drivers.open_nats)
         self._arena = Arena(self._cluster, random.Random(f"{seed}/{trial.build}"))
         self._workloads = list(trial.load(self._scene))
         self.verdicts: list[Verdict] = []
@@ -191,21 +191,21 @@ async def try_build(trial: Trial, folder: Path, console: Console) -> Row:
     rounds = 0
     while time.monotonic() - began_s < BUILD_S_MAX:
         rounds += 1
-        place = folder / f"{trial.build}-{rounds}"
+        place = folder / f"{trial.name}-{rounds}"
         place.mkdir(parents=True)
         wants_power = "power_loss" in trial.needs
         chosen = disks.choose(place / "disks", None if wants_power else "folders")
         attempt = Round(trial, place, chosen, seed=rounds)
         try:
             if attempt.missing:
-                return Row(str(trial.build), (), 0.0, 0, "; ".join(attempt.missing))
+                return Row(trial.name, (), 0.0, 0, "; ".join(attempt.missing))
             caught = await attempt.run()
         finally:
             await asyncio.to_thread(attempt.close)
         if caught:
-            return Row(str(trial.build), caught, time.monotonic() - began_s, rounds)
+            return Row(trial.name, caught, time.monotonic() - began_s, rounds)
         console.print(f"  round {rounds}: not seen {attempt.ended}", markup=False)
-    return Row(str(trial.build), (), time.monotonic() - began_s, rounds)
+    return Row(trial.name, (), time.monotonic() - began_s, rounds)
 
 
 async def try_lost_message(folder: Path) -> Row:
@@ -257,7 +257,7 @@ async def _all(names: Sequence[str], folder: Path, console: Console) -> list[Row
     rows: list[Row] = []
     trials = [trial for trial in TRIALS if not names or trial.build in names]
     for trial in trials:
-        console.print(f"{trial.build}: {BUILDS[str(trial.build)].does}", markup=False)
+        console.print(f"{trial.name}: {BUILDS[str(trial.build)].does}", markup=False)
         row = await try_build(trial, folder, console)
         by = ", ".join(f"{each.checker}: {each.anomaly}" for each in row.caught)
         console.print(f"  {by or row.not_tried or 'NOT CAUGHT'}, {row.seconds:.1f} s", markup=False)

@@ -22,6 +22,7 @@ from chaos.load.expiry import DAY_MS, Expiry
 from chaos.load.lengths import Lengths
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
+from chaos.load.streams import Streams
 from chaos.load.workload import Scene, Workload
 from cluster.types import NodeId
 
@@ -184,6 +185,11 @@ class Trial:
     load_s: float = 8.0  # how long each round loads and strikes
     needs: tuple[str, ...] = ()  # faults that the machine must allow
     wipes: bool = False  # its strikes take promises from disks, so that votes may be gone there
+    of: str = ""  # what the load is, where there is another trial of this build
+
+    @property
+    def name(self) -> str:
+        return f"{self.build}-{self.of}" if self.of else str(self.build)
 
 
 def _both_orders(scene: Scene) -> Sequence[Workload]:
@@ -245,6 +251,10 @@ def _kept(scene: Scene) -> Sequence[Workload]:
     return [*_both_orders(scene), *_daily(scene)]
 
 
+def _streams(scene: Scene) -> Sequence[Workload]:
+    return [Streams(scene)]
+
+
 def _lengths(scene: Scene) -> Sequence[Workload]:
     return [Lengths(scene, "native"), Lengths(scene, "amqp")]
 
@@ -269,4 +279,17 @@ TRIALS = (
         "wiped-disk-votes", _both_orders, wipe_one_of_a_majority, needs=("partition",), wipes=True
     ),
     Trial("own-clock", _daily, set_a_leaders_clock),
+    Trial(
+        "commit-by-one",
+        _streams,
+        isolate_a_leader,
+        load_s=12.0,
+        needs=("partition",),
+        of="streams",
+    ),
+    Trial("sequences-of-its-own", _streams, kill_one),
+    Trial("forgotten-acks", _streams, nothing),
+    Trial("handed-to-two", _streams, nothing),
+    Trial("compare-nothing", _streams, nothing),
+    Trial("forgotten-ids", _streams, nothing),
 )

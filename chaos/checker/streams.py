@@ -2,7 +2,7 @@
 
 - what was acknowledged stays where it was said to be, once, and sequences have no gaps
 - each consumer is handed everything that its filter takes, in order, each time with a place of its
-  own and a greater count
+  own and a greater count, and while somebody may still acknowledge it nobody else is
 - what was acknowledged with an answer is never handed out to who asks afterwards
 - registers that are compared and set are linearizable
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from chaos.history import Op
 #: The code of an answer: another sequence than was expected was the last of the subject.
 WRONG_LAST: Final = 10071
 DONE: Final = ("+ACK", "+TERM")
+#: Clocks of nodes do not run alike, and a new leader's begins where those of most are.
+EARLY_S_MAX: Final = 1.0
 
 Key = tuple[str, str]  # stream and body, or stream and consumer, or stream and subject
 
@@ -37,6 +40,8 @@ class _Seen:
     stored: dict[Key, list[Op]] = field(default_factory=dict[Key, list[Op]])
     refused: Counter[Key] = field(default_factory=Counter[Key])
     handed: dict[Key, list[dict[str, Any]]] = field(default_factory=dict[Key, list[dict[str, Any]]])
+    #: By stream and body, as read by the subject.
+    read: dict[Key, set[int]] = field(default_factory=dict[Key, set[int]])
     #: By stream: (subject, body) by sequence.
     contents: dict[str, dict[int, tuple[str, str]]] = field(
         default_factory=dict[str, dict[int, tuple[str, str]]]
@@ -58,6 +63,9 @@ class _Seen:
                 yield (stream, row["body"]), row["sequence"]
         for stream, rows in self.contents.items():
             for sequence, (_, body) in rows.items():
+                yield (stream, body), sequence
+        for (stream, body), sequences in self.read.items():
+            for sequence in sequences:
                 yield (stream, body), sequence
 
 
@@ -82,6 +90,10 @@ def _seen(ops: Sequence[Op]) -> _Seen:
                     seen.refused[key] += 1
             case "handed":
                 seen.handed.setdefault((value["stream"], value["consumer"]), []).append(value)
+            case "read":
+                if "body" in value:
+                    key = value["stream"], value["body"]
+                    seen.read.setdefault(key, set()).add(value["sequence"])
             case "content":
                 stream = value["stream"]
                 seen.contents[stream] = {row[0]: (row[1], row[2]) for row in value["rows"]}
@@ -197,7 +209,12 @@ def _gaps(seen: _Seen) -> Iterator[str]:
 # --- what consumers are handed --------------------------------------------------------------------
 
 
-def stream_deliveries(ops: Sequence[Op]) -> Verdict:
+def stream_deliveries(*, steady_clocks: bool = True) -> Checker:
+    """Without `steady_clocks` nobody can tell how long a node waits for an acknowledgement."""
+    return partial(_deliveries, steady_clocks)
+
+
+def _deliveries(steady_clocks: bool, ops: Sequence[Op]) -> Verdict:
     seen = _seen(ops)
     anomalies: dict[str, list[str]] = {
         "one place twice": [],
@@ -206,6 +223,7 @@ def stream_deliveries(ops: Sequence[Op]) -> Verdict:
         "against the filter": [],
         "handed again, and it takes no acks": [],
         "never handed": [],
+        "handed to two": list(_early(seen, ops)) if steady_clocks else [],
     }
     again = 0
     for (stream, name), rows in seen.handed.items():
@@ -256,6 +274,33 @@ def stream_deliveries(ops: Sequence[Op]) -> Verdict:
         },
         reported={"handed": sum(map(len, seen.handed.values())), "again": again},
     )
+
+
+def _early(seen: _Seen, ops: Sequence[Op]) -> Iterator[str]:
+    """Handed out again before the time was over that who has it has to acknowledge it, which began
+    after he had asked. What somebody gave back himself may come at any time.
+    """
+    asked_ns = {op.index: op.monotonic_ns for op in ops if op.f == "pull"}
+    given_back = {_one(op) for op in ops if op.f == "ack" and op.value["word"] == "-NAK"}
+    handed: dict[tuple[str, str, int], list[Op]] = {}
+    for op in ops:
+        if op.f == "handed" and seen.consumers[_one(op)[:2]]["ack_wait_s"] is not None:
+            handed.setdefault(_one(op), []).append(op)
+    for one, each in handed.items():
+        if one in given_back:
+            continue
+        wait_s = seen.consumers[one[:2]]["ack_wait_s"]
+        for before, after in pairwise(sorted(each, key=lambda op: op.value["place"])):
+            passed_s = (after.monotonic_ns - asked_ns[before.value["pull"]]) / 1e9
+            if passed_s < wait_s - EARLY_S_MAX:
+                yield (
+                    f"{' '.join(map(str, one))}: to {before.process}, and {passed_s:.2f} s after"
+                    f" that asked to {after.process} (op {after.index})"
+                )
+
+
+def _one(op: Op) -> tuple[str, str, int]:
+    return op.value["stream"], op.value["consumer"], op.value["sequence"]
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -24,6 +24,8 @@ from chaos.load.nats_client import ANSWER_S_MAX, CONNECT_S_MAX, PONG_S_MAX, RETR
 
 #: Silence of so many pings ends a connection.
 PINGS_MAX: Final = 2
+#: Then it begins anew, with the addresses that there are now.
+OPEN_S_MAX: Final = 10.0
 #: What it raises when it has no answer. Its own timeout is both an error of its own and asyncio's.
 NO_ANSWER: Final = (Error, JetStreamError, OSError, TimeoutError)
 
@@ -50,9 +52,16 @@ class NatsPyClient:
     async def _connected(self) -> Client:
         """It may be about to reconnect: then what it is told waits in its buffer."""
         async with self._connecting:
-            if self._nats is None or self._nats.is_closed:
-                user, password = self._addresses[0].credentials
-                client = Client()
+            while self._nats is None or self._nats.is_closed:
+                _end_if_cancelled()
+                self._nats = await self._open()
+            return self._nats
+
+    async def _open(self) -> Client | None:
+        user, password = self._addresses[0].credentials
+        client = Client()
+        try:
+            async with asyncio.timeout(OPEN_S_MAX):
                 await client.connect(
                     [f"nats://{each.nats}" for each in self._addresses],
                     name=self.name,
@@ -65,8 +74,10 @@ class NatsPyClient:
                     ping_interval=PONG_S_MAX,  # pyright: ignore[reportArgumentType]
                     max_outstanding_pings=PINGS_MAX,
                 )
-                self._nats = client
-            return self._nats
+            return client
+        except NO_ANSWER:
+            await _close(client)
+            return None
 
     def drop(self) -> None:
         before, self._nats = self._nats, None
@@ -79,16 +90,18 @@ class NatsPyClient:
         client = await self._connected()
         with suppress(*NO_ANSWER):
             await client.publish(subject, body)
+        _end_if_cancelled()
 
     async def request(
         self, subject: str, body: bytes, header: Header | None = None
     ) -> Message | None:
         client = await self._connected()
         headers = dict(header) if header else None
-        try:
-            return _message(await client.request(subject, body, ANSWER_S_MAX, headers=headers))
-        except NO_ANSWER:
-            return None
+        answer: Message | None = None
+        with suppress(*NO_ANSWER):
+            answer = _message(await client.request(subject, body, ANSWER_S_MAX, headers=headers))
+        _end_if_cancelled()
+        return answer
 
     async def pull(
         self, stream: str, consumer: str, batch: int, expires_s: float
@@ -101,14 +114,20 @@ class NatsPyClient:
             try:
                 found = await subscription.fetch(batch, expires_s)
             except asyncio.CancelledError:
-                # So it says that it was closed.
-                task = asyncio.current_task()
-                if not client.is_closed or (task is not None and task.cancelling()):
+                if not client.is_closed:  # so it says that, too
                     raise
             finally:
                 await subscription.unsubscribe()
+        _end_if_cancelled()
         for each in found:
             yield _message(each)
+
+
+def _end_if_cancelled() -> None:
+    """What cancels a task while nats-py writes is lost in there."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _message(found: Msg) -> Message:

@@ -4,11 +4,11 @@ again.
 
 Ops of its history, by `f`, and what their `value` holds (a message is named by `body`):
 - stream: stream, retention, each (messages a subject may have; 0: any number)
-- consumer: stream, consumer, filter, policy
+- consumer: stream, consumer, filter, policy, ack_wait_s (null: it waits for none)
 - put: stream, subject, body, id (whether it has a Nats-Msg-Id), expected (the last sequence of its
   subject; null: any); ok adds sequence, duplicate; refused adds code and, of one that expected
   something else, found. One with an id is tried until it is answered.
-- read: stream, subject; ok adds sequence (0: none), body
+- read: stream, subject; ok adds sequence (0: none) and, of one that is there, body
 - pull: stream, consumer: a request for more
 - handed: stream, consumer, pull (the index of its invocation), sequence, place (the consumer's own
   sequence), count (of deliveries), subject, body
@@ -102,10 +102,13 @@ class Streams:
     def __init__(self, scene: Scene, *, true_clocks: bool = True) -> None:
         #: False: nobody can tell for how long ids are remembered.
         self.true_clocks = true_clocks
+        #: False: nor for how long an acknowledgement is waited for.
+        self.steady_clocks = true_clocks
         self._scene = scene
         self._recorder = scene.recorder
         self._ending = scene.ending
         self._drained = asyncio.Event()
+        self._processes: list[_Process] = []
         self._made = False
         self._admin = self._process("admin")
         self._publishers = [
@@ -123,13 +126,15 @@ class Streams:
     def _process(self, name: str) -> _Process:
         name = f"{NAME}/{name}"
         assert self._scene.open_nats is not None, "nodes without NATS"
-        return _Process(self._scene.open_nats(name), self._scene.dice(name))
+        process = _Process(self._scene.open_nats(name), self._scene.dice(name))
+        self._processes.append(process)
+        return process
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
         return {
             "contents": stream_contents(true_clocks=self.true_clocks),
-            "deliveries": stream_deliveries,
+            "deliveries": stream_deliveries(steady_clocks=self.steady_clocks),
             "acks": stream_acks,
             "registers": stream_registers(true_clocks=self.true_clocks),
         }
@@ -138,6 +143,13 @@ class Streams:
         """Streams come under load: nodes of an older release have none."""
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        except BaseException:
+            self._close()
+            raise
+
+    async def _run(self) -> None:
         self._made = await self._make()
         if not self._made:
             await self._ending.wait()
@@ -151,8 +163,20 @@ class Streams:
         )
 
     async def drain(self) -> None:
-        if not self._made:
-            return
+        try:
+            if self._made:
+                await self._drain()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Whatever it was about to do: clients that stay would ask for ever."""
+        for task in self._taking:
+            task.cancel()
+        for process in self._processes:
+            process.client.drop()
+
+    async def _drain(self) -> None:
         for made in CONSUMERS:
             while not await self._is_drained(made):
                 await asyncio.sleep(PAUSE_S)
@@ -205,6 +229,7 @@ class Streams:
             "consumer": made.name,
             "filter": made.filter,
             "policy": made.policy,
+            "ack_wait_s": None if made.policy == "none" else ACK_WAIT_S,
         }
         self._recorder.saw(self._admin.name, "consumer", value)
         return True

@@ -83,6 +83,7 @@ class Driven(Feature):
             self.workload.tolerance_ms = None if clocks_jumped else TOLERANCE_MS
         if isinstance(self.workload, Streams):
             self.workload.true_clocks = not self.scene.cluster.trace.counts["most clocks wrong"]
+            self.workload.steady_clocks = self.workload.true_clocks and not clocks_jumped
         checkers = dict(self.workload.checkers)
         if self.scene.cluster.trace.counts["most clocks wrong"]:
             # Nobody can tell that from the truth, so a message that may stay for a day may go.

@@ -32,8 +32,17 @@ FAULTS = {
 DISKS = {"wiped-disk-votes": (("wipe", 1), ("old_copy", 1))}
 #: Seen by messages that may stay for a day, and by publishers that are forgotten and ask for ever.
 CLOCKS = {"own-clock": (("wrong_clock", 1),)}
+#: Of streams; seen by whoever compares the states of replicas.
+APART = {"sequences-of-its-own": (("kill", 2), ("reset", 6))}
 #: What its checkers see of it is what clients read: see `test_stale_reads_are_answered`.
 READS = {"stale-reads"}
+#: Seen by what streams are judged of: see `tests/simulation/test_driven.py`.
+STREAMS = {
+    "forgotten-acks",
+    "handed-to-two",
+    "compare-nothing",
+    "forgotten-ids",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +82,7 @@ def _seen_and_clean_without(
 
 
 def test_every_build_is_tried_here() -> None:
-    assert {*FAULTS, *DISKS, *CLOCKS, *READS} == {*BUILDS}
+    assert {*FAULTS, *DISKS, *CLOCKS, *APART, *READS, *STREAMS} == {*BUILDS}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -84,6 +93,11 @@ def test_a_broken_build_is_seen(name: str) -> None:
 @pytest.mark.parametrize("name", DISKS)
 def test_a_disk_that_forgot_and_votes_is_seen(name: str) -> None:
     _seen_and_clean_without(name, FAULTS["commit-by-one"], DISKS[name])
+
+
+@pytest.mark.parametrize("name", APART)
+def test_replicas_of_streams_that_differ_are_seen(name: str) -> None:
+    _seen_and_clean_without(name, APART[name], features=("streams-nats",))
 
 
 @pytest.mark.parametrize("name", CLOCKS)

@@ -20,9 +20,11 @@ class Story:
     """A history, told by its ends: each op begins just before, unless told otherwise."""
 
     def __init__(self, *, each: int = 0, retention: str = "limits", policy: str = "explicit"):
-        self.history = History()
+        self.now_ms = 0
+        self.history = History(lambda: (0, self.now_ms * 1_000_000))
         self._saw("stream", stream="s", retention=retention, each=each)
-        self._saw("consumer", stream="s", consumer="c", filter="s.>", policy=policy)
+        made = {"consumer": "c", "filter": "s.>", "policy": policy}
+        self._saw("consumer", stream="s", **made, ack_wait_s=None if policy == "none" else 2.0)
         self.places = 0
 
     def _saw(self, f: str, **value: Any) -> None:
@@ -46,6 +48,8 @@ class Story:
         return self.history.invoke("c", "pull", {"stream": "s", "consumer": "c"})
 
     def handed(self, sequence: int, body: str, *, count: int = 1, **more: Any) -> None:
+        """The one before long ago."""
+        self.now_ms += more.pop("after_ms", 10_000)
         self.places += 1
         value = {"stream": "s", "consumer": "c", "sequence": sequence, "body": body}
         value |= {"count": count, "place": self.places, "subject": "s.a"}
@@ -56,9 +60,9 @@ class Story:
         value = {"stream": "s", "consumer": "c", "sequence": sequence, "word": word, "all": up_to}
         self.history.end(self.history.invoke("c", "ack", value), "ok")
 
-    def read(self, sequence: int) -> None:
+    def read(self, sequence: int, **body: str) -> None:
         begun = self.history.invoke("r", "read", {"stream": "s", "subject": "s.a"})
-        self.history.end(begun, "ok", {"sequence": sequence})
+        self.history.end(begun, "ok", {"sequence": sequence, **body})
 
     def holds(self, *rows: tuple[int, str], last: int | None = None, subject: str = "s.a") -> None:
         most = max((sequence for sequence, _ in rows), default=0)
@@ -102,6 +106,15 @@ class TestContents:
         assert verdict.counts["lost"] == 1
         assert verdict.counts["two under one sequence"] == 1
 
+    def test_another_is_read_in_its_place(self):
+        story = Story(each=1)
+        story.put("a", 1)
+        story.begin_put("b")
+        story.read(1, body="b")
+        story.holds((1, "a"))
+
+        assert self.check(story.history.ops).counts["two under one sequence"] == 1
+
     def test_only_the_last_of_a_subject_is_kept(self):
         story = Story(each=1)
         story.put("a", 1)
@@ -142,6 +155,8 @@ class TestContents:
 
 
 class TestDeliveries:
+    check = staticmethod(stream_deliveries())
+
     def test_all_is_handed_out_and_again_until_it_is_acknowledged(self, story: Story):
         story.put("a", 1)
         story.put("b", 2)
@@ -150,7 +165,7 @@ class TestDeliveries:
         story.handed(1, "a", count=2)
         story.drained()
 
-        assert stream_deliveries(story.history.ops).valid is True
+        assert self.check(story.history.ops).valid is True
 
     @pytest.mark.parametrize(
         ("row", "anomaly"),
@@ -166,7 +181,7 @@ class TestDeliveries:
         story.handed(1, "a", **row)
         story.drained()
 
-        assert stream_deliveries(story.history.ops).counts[anomaly] == 1
+        assert self.check(story.history.ops).counts[anomaly] == 1
 
     def test_out_of_order(self, story: Story):
         story.put("a", 1)
@@ -175,14 +190,36 @@ class TestDeliveries:
         story.handed(1, "a")
         story.drained()
 
-        assert stream_deliveries(story.history.ops).counts["out of order"] == 1
+        assert self.check(story.history.ops).counts["out of order"] == 1
 
     def test_never(self, story: Story):
         story.put("a", 1)
-        assert stream_deliveries(story.history.ops).valid == "unknown"
+        assert self.check(story.history.ops).valid == "unknown"
         story.drained()
 
-        assert stream_deliveries(story.history.ops).counts["never handed"] == 1
+        assert self.check(story.history.ops).counts["never handed"] == 1
+
+    @pytest.mark.parametrize(("after_ms", "early"), [(100, 1), (1_900, 0)])
+    def test_to_two_while_the_first_may_acknowledge_it(
+        self, story: Story, after_ms: int, early: int
+    ):
+        story.put("a", 1)
+        story.handed(1, "a")
+        story.handed(1, "a", count=2, after_ms=after_ms)
+        story.drained()
+
+        assert self.check(story.history.ops).counts["handed to two"] == early
+        jumping = stream_deliveries(steady_clocks=False)
+        assert jumping(story.history.ops).valid is True
+
+    def test_to_two_because_the_first_gave_it_back(self, story: Story):
+        story.put("a", 1)
+        story.handed(1, "a")
+        story.acked(1, "-NAK")
+        story.handed(1, "a", count=2, after_ms=0)
+        story.drained()
+
+        assert self.check(story.history.ops).valid is True
 
     def test_twice_where_nothing_is_acknowledged(self):
         story = Story(policy="none")
@@ -190,7 +227,7 @@ class TestDeliveries:
         story.handed(1, "a")
         story.handed(1, "a", count=2)
 
-        verdict = stream_deliveries(story.history.ops)
+        verdict = self.check(story.history.ops)
         assert verdict.counts["handed again, and it takes no acks"] == 1
 
     @pytest.mark.parametrize(

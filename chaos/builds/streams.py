@@ -1,0 +1,94 @@
+"""Builds whose streams decide wrongly, most of them all replicas alike."""
+# They reach into the machine on purpose.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chaos.builds.build import Build, Change
+from cluster.machine.commands import Acknowledge
+from cluster.machine.context import ApplyContext
+from cluster.machine.replies import Ok, Reply
+from cluster.machine.stream.appending import Appending
+from cluster.machine.stream.consumers import StreamConsumer
+from cluster.machine.stream.publishers import MessageIds
+from cluster.machine.stream.retained import Retained
+from cluster.machine.stream.settings import ASKED_LAST_SUBJECT
+from cluster.machine.stream.table import ConsumerTable
+
+#: Of the appends of one replica.
+SKIPPED_SHARE = 0.02
+#: Of all acknowledgements one in so many is answered and forgotten.
+FORGOTTEN_EVERY = 3
+
+
+def _skip_some(honest: Callable[..., int]) -> Callable[..., int]:
+    dice = random.Random()
+
+    def append(self: Retained, *about: Any) -> int:
+        if dice.random() < SKIPPED_SHARE:
+            self.skip(1)
+        return honest(self, *about)
+
+    return append
+
+
+def _forget_some(honest: Callable[..., Reply]) -> Callable[..., Reply]:
+    def acknowledge(self: ConsumerTable, context: ApplyContext, command: Acknowledge) -> Reply:
+        if context.index % FORGOTTEN_EVERY == 0:
+            return Ok(1)
+        return honest(self, context, command)
+
+    return acknowledge
+
+
+def _due_at_once(_honest: Any) -> Callable[..., int]:
+    def due_ms(self: StreamConsumer, deliveries: int, now_ms: int) -> int:
+        return now_ms + 1
+
+    return due_ms
+
+
+def _compare_nothing(honest: Callable[..., Any]) -> Callable[..., Any]:
+    def objection(self: Appending, subject: bytes, asked: Mapping[int, Any], last: int) -> Any:
+        kept = {key: value for key, value in asked.items() if key != ASKED_LAST_SUBJECT}
+        return honest(self, subject, kept, last)
+
+    return objection
+
+
+def _find_none(_honest: Any) -> Callable[..., int]:
+    def find(self: MessageIds, message_id: str) -> int:
+        return 0
+
+    return find
+
+
+SEQUENCES_OF_ITS_OWN = Build(
+    "sequences-of-its-own",
+    "Each replica of a stream leaves out a sequence now and then, no two the same ones.",
+    (Change(Retained, "append", _skip_some),),
+)
+FORGOTTEN_ACKS = Build(
+    "forgotten-acks",
+    "A stream answers each acknowledgement, and forgets one of three.",
+    (Change(ConsumerTable, "acknowledge", _forget_some),),
+)
+HANDED_TO_TWO = Build(
+    "handed-to-two",
+    "What one client of a consumer works on the next one who asks is handed, too.",
+    (Change(StreamConsumer, "_due_ms", _due_at_once),),
+)
+COMPARE_NOTHING = Build(
+    "compare-nothing",
+    "A stream ignores which last sequence of its subject a publish expects.",
+    (Change(Appending, "_objection", _compare_nothing),),
+)
+FORGOTTEN_IDS = Build(
+    "forgotten-ids",
+    "A stream stores a message again whose id it has stored a moment ago.",
+    (Change(MessageIds, "find", _find_none),),
+)
