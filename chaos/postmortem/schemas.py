@@ -170,6 +170,9 @@ TABLES: Final[dict[str, str]] = {
     #   duplicate, refused   not stored; first and last are sequence numbers then
     #   delivered, got       consumer, session, token, acquired (times before), failed, entry
     #   settled    consumer; reason `auto`: by its delivery
+    #              (of a stream no consumer, and reason `acked`: by all who wanted it, so it left)
+    #   handed, acked        a message of a stream to one of its consumers, and by it; it stays.
+    #              consumer, session: its name; acquired (times before)
     #   returned   consumer; failed: 1 when it counts as a failed delivery;
     #              reason: asked | ended | unsent (it never left, and is not counted)
     #   died       reason: rejected | expired | maxlen | delivery_limit; goes: on as a dead letter

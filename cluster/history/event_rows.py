@@ -16,9 +16,9 @@ from cluster.machine.effects import Effect, SessionEnded
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import NO_MARK
 from cluster.machine.queue import Queue
-from cluster.machine.replies import Chunk, Enqueued, Refused
+from cluster.machine.replies import Chunk, Enqueued, Refused, StreamChunk
 from cluster.machine.stream.stream import Stream
-from cluster.types import GroupId, Stamp
+from cluster.types import ConsumerKey, GroupId, Stamp
 
 #: Runs of one queue that are looked at in one go.
 RUNS_AT_ONCE: Final = 4_096
@@ -53,6 +53,13 @@ class Event(NamedTuple):
     sac: bool | None = None
 
 
+class Cursor(NamedTuple):
+    """A consumer of a stream, as rows name it: its name stands where others have a session."""
+
+    key: ConsumerKey
+    session: str
+
+
 #: The fields of an `Event`; made without its name, as there are very many.
 Row = tuple[Any, ...]
 
@@ -81,7 +88,7 @@ class RowRecorder:
         last: int | None = None,
         entry: int | None = None,
         offset: int | None = None,
-        consumer: Consumer | None = None,
+        consumer: Consumer | Cursor | None = None,
         token: int | None = None,
         acquired: int | None = None,
         failed: int | None = None,
@@ -215,6 +222,27 @@ class RowRecorder:
             if isinstance(effect, SessionEnded) and effect.session == consumer.session:
                 reason = effect.reason
         self._add("consumer_ended", queue, consumer=consumer, reason=reason)
+
+    # --- what it tells of streams ---------------------------------------------------------------
+
+    def handed(
+        self, queue: QueueIdentity, key: ConsumerKey, name: str, chunks: Sequence[StreamChunk]
+    ) -> None:
+        cursor = Cursor(key, name)
+        for chunk in chunks:
+            first, bodies = chunk.first, chunk.bodies
+            self._add(
+                "handed", queue, first, first + bodies.count - 1, bodies.index, bodies.offset,
+                cursor, None, chunk.delivery_count - 1,
+            )  # fmt: skip
+
+    def acknowledged(
+        self, queue: QueueIdentity, key: ConsumerKey, name: str, first: int, last: int
+    ) -> None:
+        self._add("acked", queue, first, last, None, None, Cursor(key, name))
+
+    def done(self, queue: QueueIdentity, first: int, last: int) -> None:
+        self._add("settled", queue, first, last, reason="acked")
 
     # --- what was not stored ----------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from cluster.machine.commands import QueueConfig
 from cluster.machine.consumers import Consumer
 from cluster.machine.effects import Effect
-from cluster.machine.replies import Chunk
-from cluster.types import QueueId
+from cluster.machine.replies import Chunk, StreamChunk
+from cluster.types import ConsumerKey, QueueId
 
 
 @dataclass(eq=False, slots=True)
@@ -98,3 +98,16 @@ class EventRecorder(Protocol):
         self, queue: QueueIdentity, consumer: Consumer, effects: Sequence[Effect]
     ) -> None:
         """It gets nothing any more; `effects` so far, which tell when its session ended."""
+
+    # Consumers of streams have names, and what one has done with a message is nothing to another.
+
+    def handed(
+        self, queue: QueueIdentity, key: ConsumerKey, name: str, chunks: Sequence[StreamChunk]
+    ) -> None: ...
+
+    def acknowledged(
+        self, queue: QueueIdentity, key: ConsumerKey, name: str, first: int, last: int
+    ) -> None: ...
+
+    def done(self, queue: QueueIdentity, first: int, last: int) -> None:
+        """They leave the stream: whoever wanted them has acknowledged them."""

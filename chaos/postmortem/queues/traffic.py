@@ -40,15 +40,16 @@ def throughput(tables: Tables) -> DataFrame:
         meant = F.col("event").isin(*events)
         return F.sum(F.when(meant if of is None else meant & of, F.expr(SIZE)).otherwise(0))
 
+    given = (*DELIVERIES, "handed")
     columns = {
         "published": count(("published", "letter")),
-        "delivered": count(DELIVERIES),
-        "redelivered": count(DELIVERIES, F.col("acquired") > 0),
+        "delivered": count(given),
+        "redelivered": count(given, F.col("acquired") > 0),
         "settled": count(("settled",)),
         "returned": count(("returned",)),
         "dead": count(("died",)),
     }
-    seen = ("published", "letter", *DELIVERIES, "settled", "returned", "died")
+    seen = ("published", "letter", *given, "settled", "returned", "died")
     return (
         tables["events"]
         .where(F.col("event").isin(*seen))

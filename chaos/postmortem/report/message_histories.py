@@ -76,11 +76,15 @@ def what(step: Step) -> str:
             return told if step.seqno is None else f"{told}, sequence number {step.seqno}"
         case "known":
             return "was there when the replay began"
-        case "delivered" | "got":
+        case "delivered" | "got" | "handed":
             before = plural(step.acquired or 0, "time")
             return f"delivered again, {before} before" if step.acquired else "delivered"
         case "settled":
+            if step.reason == "acked":
+                return "left the stream: all who wanted it have acknowledged it"
             return "settled by its delivery" if step.reason == "auto" else "settled"
+        case "acked":
+            return "acknowledged"
         case "returned":
             if step.reason == "unsent":
                 return "returned, and was never sent"

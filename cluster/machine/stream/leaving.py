@@ -76,6 +76,8 @@ class Leaving:
 
     def acknowledged(self, first: int, last: int) -> None:
         """They go since those who want them have them."""
+        if (recorder := self.identity.recorder) is not None:
+            recorder.done(self.identity, first, last)
         self.retained.remove(first, last)
 
     def count(self, context: ApplyContext, reason: str, count: int) -> None:

@@ -174,6 +174,9 @@ class ConsumerTable:
             return self._missing(command.name)
         given = consumer.fetch(self._retained, command.requests, context.now_ms, command.overhead)
         self._wake(consumer)
+        if (recorder := self._identity.recorder) is not None:
+            for each in given:
+                recorder.handed(self._identity, consumer.key, command.name, each.chunks)
         if consumer.settings.ack_policy == "none" and self.settings.retention != "limits":
             for each in given:
                 for chunk in each.chunks:
@@ -213,9 +216,12 @@ class ConsumerTable:
         return Ok(count)
 
     def _done(self, consumer: StreamConsumer, first: int, last: int) -> int:
-        count = 0
+        count, recorder = 0, self._identity.recorder
         for start, end in consumer.done(first, last):
             count += end - start + 1
+            if recorder is not None:
+                name = consumer.settings.name
+                recorder.acknowledged(self._identity, consumer.key, name, start, end)
             if self.settings.retention != "limits":
                 self._are_done(start, end)
         return count
