@@ -251,7 +251,7 @@ def _draw_figures(document: Document, path: Path) -> None:
             axes.grid(**GRID)
             axes.set_axisbelow(True)
         every[0].set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
-        present = [name for name in BROKER_COLOURS if name in document["brokers"]]
+        present = [name for name in BROKER_COLOURS if any(name in row.runs for row in rows)]
         handles = [every[0].plot([], [], "o", color=BROKER_COLOURS[name])[0] for name in present]
         titles = [TITLES[name] for name in present]
         picture.legend(handles, titles, loc="outside lower center", ncols=len(present))
