@@ -358,8 +358,9 @@ class ClusterNode:
         """This node's copy is not wanted any more, and counts for nothing."""
         self.groups[group_id].member.step_down(None)  # an old leader's clients go elsewhere
         self.drive_loop.remove(group_id)
-        del self.groups[group_id]
+        group = self.groups.pop(group_id)
         self.log.remove_group(group_id)
+        group.call_next()
         self.drive_loop.wake()
 
     def homes(self) -> list[NodeId]:

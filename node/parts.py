@@ -22,6 +22,7 @@ from node.broker.broker import Broker
 from node.broker.dead_letters import DeadLetters
 from node.broker.publishing import Publisher
 from node.broker.settle_retry import SettleRetry
+from node.broker.stream_reads import StreamReads
 from node.broker.transactions import TransactionCoordinator
 from node.broker.vhost_quotas import VhostQuotas
 from node.clients.clients import Clients
@@ -99,6 +100,7 @@ class Parts:
             cluster, counts, connections=lambda: len(self.clients), counters=self.counters
         )
         self.bodies = Bodies(cluster, self.peer_rpc)
+        self.stream_reads = StreamReads(self.broker, self.peer_rpc)
         dead_letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
         self.traffic.on_dead_letters.append(dead_letters.ready)
 
@@ -155,6 +157,7 @@ class Parts:
             relay=self.relay,
             publisher=self.publisher,
             bodies=self.bodies,
+            stream_reads=self.stream_reads,
             transactions=self.transactions,
             direct_replies=self.direct_replies,
             auth=self.auth,

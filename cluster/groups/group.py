@@ -109,6 +109,9 @@ class Group:
         #: Called with every applied command that has effects, on every member; only the leader
         #: carries them out.
         self.on_applied: list[OnApplied] = []
+        #: Each is called once: when the next entry was applied, also by one who does not lead, when
+        #: a snapshot took the place of many, or this copy is dropped.
+        self.on_next: list[Callable[[], object]] = []
         #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
         #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the time of
@@ -591,10 +594,17 @@ class Group:
             self.commit_s = self._proposals.age_s(since_ns)
             if self.on_commit is not None:
                 self.on_commit(self.commit_s)
+        if self.on_next:
+            self.call_next()
         if index % DIGEST_ENTRIES == 0:
             digest = self.machine.digest()
             self._notes.note(KIND_DIGEST, self.id, index, term, digest)
             self.member.digests.noted(index, digest)
+
+    def call_next(self) -> None:
+        waiting, self.on_next = self.on_next, []
+        for each in waiting:
+            self._guard(each)
 
     def _skipped(self, stamp: Stamp, reason: str, command: bytes) -> None:
         fields = [stamp.ordinal, reason, command[:SKIPPED_BYTES_MAX]]
@@ -697,6 +707,7 @@ class Group:
         self.diverged = None  # whatever it was, it is the leader's state now
         self.member.diverged = False
         self._snapshots.restart()
+        self.call_next()
         overtaken = self._proposals.up_to(index)
         self._proposals.give_up(overtaken, unknown("a snapshot took the place of the entry"))
 

@@ -2,7 +2,8 @@
 
 A message that came by AMQP has bytes as its meta: the short strings exchange and routing key, then
 the property flags and list of its content header, all as on the wire, so that AMQP deliveries need
-no decoding. One from a native client has a map. Neither is ever rewritten in the log.
+no decoding. One that came by NATS with headers has the bytes of their block. One from a native
+client has a map. None of them is ever rewritten in the log.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, cast
 
+from node.messages import nats_headers
 from node.messages import properties as amqp
 from node.protocols.amqp.errors import AmqpError
 
@@ -52,6 +54,8 @@ def exchange_and_key(where: bytes) -> tuple[str, str]:
 def routing_key_of(meta: Any) -> str | None:
     """None: it has none of its own."""
     if type(meta) is bytes:
+        if nats_headers.is_block(meta):
+            return None
         return exchange_and_key(split(meta)[0])[1]
     key = cast("dict[str, Any]", meta).get("key") if type(meta) is dict else None
     return key if type(key) is str else None
@@ -59,6 +63,8 @@ def routing_key_of(meta: Any) -> str | None:
 
 def headers_of(meta: Any) -> Mapping[str, Any]:
     if type(meta) is bytes:
+        if nats_headers.is_block(meta):
+            return nats_headers.fields(meta)
         try:
             return amqp.parse(split(meta)[1]).headers
         except AmqpError:  # never looked at until now
@@ -76,7 +82,9 @@ def carbon_copies(headers: Mapping[str, Any]) -> list[str]:
 
 
 def as_map(meta: Any) -> Any:
-    """For native clients: AMQP properties by name, `exchange` and `key` beside them."""
+    """For native clients: AMQP properties by name, `exchange` and `key` beside them; of NATS the
+    headers.
+    """
     if type(meta) is bytes:
         return dict(_map_of(meta) if len(meta) <= amqp.CACHED_BYTES_MAX else _made_map(meta))
     if type(meta) is list:
@@ -90,6 +98,8 @@ def _map_of(meta: bytes) -> Mapping[str, Any]:
 
 
 def _made_map(meta: bytes) -> Mapping[str, Any]:
+    if nats_headers.is_block(meta):
+        return {"headers": nats_headers.fields(meta)}
     where, properties = split(meta)
     exchange, key = exchange_and_key(where)
     try:
@@ -102,7 +112,9 @@ def _made_map(meta: bytes) -> Mapping[str, Any]:
 def on_wire(meta: Any, queue: str) -> tuple[bytes, bytes]:
     """`where` and properties for an AMQP client, whoever published."""
     if type(meta) is bytes:
-        return split(meta)
+        if not nats_headers.is_block(meta):
+            return split(meta)
+        meta = as_map(meta)
     given = cast("dict[str, Any]", meta) if type(meta) is dict else {}
     key = given.get("key")
     values: dict[str, Any] = {

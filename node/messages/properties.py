@@ -190,6 +190,13 @@ def with_headers(
     return _joined(raw)
 
 
+def around_number(properties: bytes, name: str) -> tuple[bytes, bytes]:
+    """Properties with one more header, a whole number: what is before its 8 bytes, and behind."""
+    marked = with_headers(properties, {name: 0})
+    end = next(end for found, _, end in _spans(marked) if found == "headers")
+    return marked[: end - 8], marked[end:]
+
+
 def _spans(properties: bytes) -> list[tuple[str, int, int]]:
     """Where the value of each property that is there begins and ends, its length included."""
     size = len(properties)

@@ -291,6 +291,7 @@ class Channel:
             return
         self.publishes.flush()
         self.closed = True
+        self.deliveries.stop_feeds()
         self.outlet.close(lost=lost)
         self.declares_ahead.close()
         self.services.counters.channels_closed += 1

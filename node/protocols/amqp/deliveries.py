@@ -25,6 +25,7 @@ from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import ConsumerKey, GroupId, LargeBody
 from node.broker.broker import Broker
+from node.broker.stream_reads import Start, StreamReader, Wanted
 from node.clients.client_session import ClientSession
 from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
@@ -43,6 +44,7 @@ from node.protocols.amqp.errors import (
     ConnectionError_,
 )
 from node.protocols.amqp.outlet import Stream
+from node.protocols.amqp.stream_consumers import StreamFeed
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
@@ -70,6 +72,7 @@ class ChannelConsumer:
     timeout_ms: int | None = None
     cancel_on_failover: bool = False
     silent: bool = False  # the client wants no consume-ok
+    feed: StreamFeed | None = None  # of a stream
     fenced: bool = field(init=False)  # its deliveries carry their tokens
     wire_tag: bytes = field(init=False)
 
@@ -285,7 +288,8 @@ class ChannelSettles:
             raise ChannelError_(PRECONDITION_FAILED, str(UnknownTag(unknown)))
 
     def recover(self) -> None:
-        for group, step in steps_of("requeue", self.unacked.take_up_to(0), failed=False):
+        taken = _of_queues(self.unacked.take_up_to(0))
+        for group, step in steps_of("requeue", taken, failed=False):
             self.propose(group, step)
 
     def _settle(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
@@ -293,7 +297,7 @@ class ChannelSettles:
             self._transaction.append((verdict, taken))
             return
         self._count(verdict, taken)
-        for group, step in steps_of(verdict, taken):
+        for group, step in steps_of(verdict, _of_queues(taken)):
             self.propose(group, step)
 
     def _count(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
@@ -335,7 +339,7 @@ class ChannelSettles:
         steps: dict[GroupId, list[Command]] = {}
         for verdict, taken in settled:
             self._count(verdict, taken)
-            for group, step in steps_of(verdict, taken):
+            for group, step in steps_of(verdict, _of_queues(taken)):
                 steps.setdefault(group, []).append(step)
         return steps
 
@@ -365,6 +369,20 @@ def steps_of(
             case "discard":
                 step = Discard(info.queue, key, joined, tokens[consumer])
         found.append((info.group, step))
+    return found
+
+
+def _of_queues(taken: Sequence[Taken[ChannelConsumer]]) -> list[Taken[ChannelConsumer]]:
+    """Without those of streams, which keep their messages whatever becomes of a delivery: their
+    consumers have room again.
+    """
+    found: list[Taken[ChannelConsumer]] = []
+    for part in taken:
+        feed = part.consumer.feed
+        if feed is None:
+            found.append(part)
+        else:
+            feed.settled(part.last - part.first + 1)
     return found
 
 
@@ -598,6 +616,9 @@ class Deliveries:
         """The network takes more again."""
         if self._channel.outlet.busy:
             return
+        for consumer in self.consumers.values():
+            if consumer.feed is not None:
+                consumer.feed.writable()
         untaken, self._untaken = self._untaken, []
         for frame in untaken:
             if self._connection is not None:
@@ -679,6 +700,29 @@ class Deliveries:
             self.consumers.pop(consumer.tag, None)
             raise
 
+    async def read_stream(
+        self, consumer: ChannelConsumer, start: Start, wanted: Wanted | None
+    ) -> None:
+        """The same for a stream: all of it is here."""
+        self.consumers[consumer.tag] = consumer
+        info, reads = consumer.info, self._services.stream_reads
+        try:
+            first = await self._channel.patiently(lambda: reads.start(info, start), info)
+        except BaseException:
+            self.consumers.pop(consumer.tag, None)
+            raise
+        feed = consumer.feed = StreamFeed(
+            self._channel, consumer, StreamReader(reads, info, first, wanted)
+        )
+        if not consumer.silent:
+            self._channel.send_method(commands.Basic.ConsumeOk(consumer.tag))
+        feed.start()
+
+    def stream_gone(self, consumer: ChannelConsumer) -> None:
+        """It was deleted."""
+        self.consumers.pop(consumer.tag, None)
+        self._notify_cancelled(consumer)
+
     def _name_for_broker(self, tag: str, request: int) -> str:
         """To the broker a name means the same consumer for the life of its session, with all that
         it holds; to a client a tag is free again once its consumer was cancelled.
@@ -694,6 +738,9 @@ class Deliveries:
             return
         self._cancels += 1
         consumer.cancelled = True
+        if consumer.feed is not None:
+            consumer.feed.stop()
+            return
         info, key = consumer.info, consumer.key
         for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
@@ -807,7 +854,7 @@ class Deliveries:
             return
         self.global_prefetch = count
         for consumer in self.consumers.values():
-            if not consumer.no_ack:
+            if not consumer.no_ack and consumer.feed is None:
                 info, credit = consumer.info, consumer.prefetch or count
                 self.settles.propose(info.group, SetCredit(info.queue, consumer.key, credit))
         self._emit_held()
@@ -837,6 +884,12 @@ class Deliveries:
         self._emit_held()
 
     # --- the end ----------------------------------------------------------------------------------
+
+    def stop_feeds(self) -> None:
+        """Nothing of a stream leaves any more."""
+        for consumer in self.consumers.values():
+            if consumer.feed is not None:
+                consumer.feed.stop()
 
     def end(self, *, goodbye: bool) -> None:
         """All that is open goes back to its queues (B11), counted as failed unless it was

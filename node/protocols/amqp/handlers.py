@@ -18,7 +18,7 @@ from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
 from node.messages.tables import plain
-from node.protocols.amqp import topology
+from node.protocols.amqp import stream_consumers, topology
 from node.protocols.amqp.deliveries import ChannelConsumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.errors import (
@@ -99,6 +99,20 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
     info = await topology.find_queue(channel, method.queue)
     host.access.check("read", "queue", info.name)
     arguments = plain(method.arguments or {})
+    if info.stream is not None:
+        await _consume_stream(
+            channel,
+            method,
+            ChannelConsumer(
+                tag,
+                info,
+                exclusive=bool(method.exclusive),
+                prefetch=deliveries.prefetch,
+                arguments=arguments,
+                silent=bool(method.nowait),
+            ),
+        )
+        return
     consumer = ChannelConsumer(
         tag,
         info,
@@ -117,6 +131,17 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
         if error.code != codes.SINGLE_ACTIVE:
             raise
         raise ChannelError_(ACCESS_REFUSED, error.reason) from error  # A29; for a get it is 405
+
+
+async def _consume_stream(
+    channel: Channel, method: commands.Basic.Consume, consumer: ChannelConsumer
+) -> None:
+    info, given = consumer.info, method.arguments or {}
+    stream_consumers.check(info, method, consumer.prefetch)
+    now_ms = channel.services.broker.cluster.now_ms()
+    start = stream_consumers.start_of(info, given, now_ms)
+    wanted = stream_consumers.wanted_of(info, given)
+    await channel.deliveries.read_stream(consumer, start, wanted)
 
 
 def _timeout_ms(channel: Channel, info: QueueInfo, arguments: dict[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ from node.broker.alarms import Alarms
 from node.broker.bodies import Bodies
 from node.broker.broker import Broker
 from node.broker.publishing import Publisher
+from node.broker.stream_reads import StreamReads
 from node.broker.transactions import TransactionCoordinator
 from node.clients.relay import Relay
 from node.clients.sessions import Sessions
@@ -27,6 +28,7 @@ class AmqpServices:
     relay: Relay
     publisher: Publisher
     bodies: Bodies
+    stream_reads: StreamReads
     transactions: TransactionCoordinator
     direct_replies: DirectReplies
     auth: Auth

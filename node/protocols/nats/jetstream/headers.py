@@ -18,6 +18,7 @@ from cluster.machine.stream.settings import (
     ASKED_SUBJECT,
     ASKED_TTL_MS,
 )
+from node.messages.nats_headers import FIRST_LINE, lines
 from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream.batching import Part
 from node.protocols.nats.jetstream.errors import ApiError, known
@@ -27,7 +28,6 @@ from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ns_of_span
 MARK: Final = b"Nats-"
 BLOCK_BYTES_MAX: Final = 64 * 1024
 TTL_NS_MIN: Final = NS_PER_S
-FIRST_LINE: Final = b"NATS/1.0"
 
 #: What is asked with these is not built yet.
 _MISSING: Final = {
@@ -40,10 +40,8 @@ _MISSING: Final = {
 def fields_of(block: bytes) -> dict[bytes, bytes]:
     """The first value of each key."""
     found: dict[bytes, bytes] = {}
-    for line in block.split(b"\r\n")[1:]:
-        key, colon, value = line.partition(b":")
-        if colon and key not in found:
-            found[key] = value.strip()
+    for key, value in lines(block):
+        found.setdefault(key, value)
     return found
 
 

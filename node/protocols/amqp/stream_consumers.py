@@ -1,0 +1,228 @@
+"""Consumers of streams: a cursor each, and credit that acknowledgements give back.
+
+As RabbitMQ has it: a consumer needs a prefetch, and however it settles a delivery, that only makes
+room for another one. An offset counts from 0, a sequence of the stream from 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from pamqp import commands
+
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog_queues import queue_text
+from cluster.machine.checks import shown
+from cluster.types import LargeBody
+from node.broker.stream_reads import Start, StreamGone, StreamMessage, StreamReader, Wanted
+from node.errors import BrokerError
+from node.messages import properties as props
+from node.messages.message import on_wire
+from node.protocols.amqp import writer
+from node.protocols.amqp.errors import (
+    INTERNAL_ERROR,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    AmqpError,
+    ChannelError_,
+    ConnectionError_,
+)
+from node.protocols.amqp.outlet import Stream
+from node.protocols.amqp.refusals import refusal
+from node.protocols.amqp.stream_arguments import seconds_of
+
+if TYPE_CHECKING:
+    from node.protocols.amqp.channel import Channel
+    from node.protocols.amqp.deliveries import ChannelConsumer
+
+log = structlog.get_logger(__name__)
+
+OFFSET: Final = "x-stream-offset"
+FILTER: Final = "x-stream-filter"
+MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+#: What only consumers of queues may say.
+_OF_QUEUES: Final = ("x-priority", "x-cancel-on-ha-failover", "x-credit")
+#: The sequence of offset 0.
+FIRST_SEQUENCE: Final = 1
+OFFSET_MAX: Final = 2**62
+#: Read at once for one consumer, and so in memory beside what the socket has not taken.
+MESSAGES_AT_ONCE: Final = 256
+BYTES_AT_ONCE: Final = 128 * 1024
+
+
+def check(info: QueueInfo, method: commands.Basic.Consume, prefetch: int) -> None:
+    """Whether a stream can be consumed so."""
+    thing = queue_text(info.vhost, info.name)
+    for name in _OF_QUEUES:
+        if name in (method.arguments or {}):
+            reason = f"invalid arg '{name}' for {thing} of queue type rabbit_stream_queue"
+            raise ChannelError_(PRECONDITION_FAILED, reason)
+    if not prefetch:
+        reason = f"consumer prefetch count is not set for stream {thing}"
+        raise ChannelError_(PRECONDITION_FAILED, reason)
+    if method.no_ack:
+        reason = f"automatic acknowledgement not supported by stream {thing}"
+        raise ConnectionError_(NOT_IMPLEMENTED, reason)
+
+
+def start_of(info: QueueInfo, arguments: Mapping[str, Any], now_ms: int) -> Start:
+    """`arguments` as the client sent them: a time is no number. Without one: what comes next."""
+    value = arguments.get(OFFSET, "next")
+    if value in ("first", "last", "next"):
+        return Start(value)
+    if isinstance(value, dt.datetime):
+        return Start("time", int(value.timestamp() * 1000))
+    if type(value) is int and 0 <= value <= OFFSET_MAX:
+        return Start("sequence", value + FIRST_SEQUENCE)
+    seconds = seconds_of(value) if isinstance(value, str) else None
+    if seconds is None:
+        allowed = "first, last, next, an offset, a timestamp, or a length of time such as 1h"
+        raise _invalid(info, OFFSET, value, allowed)
+    return Start("time", max(0, now_ms - seconds * 1000))
+
+
+def wanted_of(info: QueueInfo, arguments: Mapping[str, Any]) -> Wanted | None:
+    """None: all messages."""
+    unfiltered = arguments.get(MATCH_UNFILTERED, False)
+    if type(unfiltered) is not bool:
+        raise _invalid(info, MATCH_UNFILTERED, unfiltered, "true or false")
+    value = arguments.get(FILTER)
+    if value is None:
+        return None
+    values = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if not values or not all(isinstance(each, str) for each in values):
+        raise _invalid(info, FILTER, value, "a string, or an array of some")
+    return Wanted(frozenset(values), unfiltered)
+
+
+def _invalid(info: QueueInfo, name: str, value: Any, allowed: str) -> ChannelError_:
+    thing = queue_text(info.vhost, info.name)
+    reason = f"invalid arg '{name}' for {thing}: {shown(value)}, and it must be {allowed}"
+    return ChannelError_(PRECONDITION_FAILED, reason)
+
+
+class StreamFeed:
+    """Deliveries of one consumer, from `start` to `stop`."""
+
+    def __init__(self, channel: Channel, consumer: ChannelConsumer, reader: StreamReader) -> None:
+        self._channel = channel
+        self._consumer = consumer
+        self._reader = reader
+        self._credit = consumer.prefetch
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = self._channel.services.tasks.start(self._run(), name="amqp_stream_reader")
+
+    def stop(self) -> None:
+        """No delivery leaves any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def settled(self, count: int) -> None:
+        self._credit += count
+        self._wake.set()
+
+    def writable(self) -> None:
+        self._wake.set()
+
+    async def _run(self) -> None:
+        channel = self._channel
+        try:
+            await self._deliver_all()
+        except StreamGone:
+            channel.deliveries.stream_gone(self._consumer)
+        except BrokerError as error:
+            channel.fail(refusal(error))
+        except Exception as error:  # told to the client, whatever it is
+            log.error("stream_reader_failed", queue=self._consumer.info.name, exc_info=error)
+            channel.fail(ConnectionError_(INTERNAL_ERROR, "the node's log says more"))
+
+    async def _deliver_all(self) -> None:
+        while True:
+            await self._room()
+            messages = await self._reader.next(min(self._credit, MESSAGES_AT_ONCE), BYTES_AT_ONCE)
+            self._credit -= len(messages)
+            self._deliver(messages)
+            await asyncio.sleep(0)  # others have their turn, though all of it is in memory
+
+    async def _room(self) -> None:
+        """Until the client wants more, and its connection takes it."""
+        host, outlet = self._channel.host, self._channel.outlet
+        while self._credit <= 0 or host.congested or outlet.busy:
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _deliver(self, messages: Sequence[StreamMessage]) -> None:
+        channel, consumer = self._channel, self._consumer
+        outlet, info = channel.outlet, consumer.info
+        now_s = asyncio.get_running_loop().time()
+        count = len(messages)
+        unacked = channel.deliveries.settles.unacked
+        tag = unacked.add(consumer, messages[0].sequence, count, 0, now_s)
+        served = channel.services.counters.amqp091.of(info)
+        served.consumed(count, auto=False, redelivered=False)
+        ready: list[bytes] = []
+        for message in messages:
+            body = message.body
+            where, properties = _on_wire(message, info.name)
+            if isinstance(body, LargeBody):
+                if ready:
+                    outlet.write(b"".join(ready))
+                    ready.clear()
+                self._stream(tag, body, where, properties)
+            else:
+                ready.append(
+                    writer.deliveries(
+                        channel.number,
+                        consumer.wire_tag,
+                        tag,
+                        redelivered=False,
+                        where=where,
+                        properties=properties,
+                        bodies=[body],
+                        frame_bytes_max=channel.host.frame_max,
+                    )
+                )
+            tag += 1
+        if ready:
+            outlet.write(b"".join(ready))
+
+    def _stream(self, tag: int, body: LargeBody, where: bytes, properties: bytes) -> None:
+        channel, consumer = self._channel, self._consumer
+        head = writer.delivery_head(
+            channel.number,
+            consumer.wire_tag,
+            tag,
+            redelivered=False,
+            where=where,
+            properties=properties,
+            size_bytes=len(body),
+        )
+        pieces = channel.services.bodies.stream(consumer.info.group, body)
+        channel.outlet.stream(Stream(head, pieces, None, lambda: None))
+
+
+def _on_wire(message: StreamMessage, queue: str) -> tuple[bytes, bytes]:
+    """`where` and properties, with the offset among the headers."""
+    key = message.subject.decode(errors="replace")
+    where, properties = on_wire(message.meta, key if 0 < len(key.encode()) <= 255 else queue)
+    offset = message.sequence - FIRST_SEQUENCE
+    try:
+        if len(properties) <= props.CACHED_BYTES_MAX:
+            before, behind = _around_offset(properties)
+            return where, b"%b%b%b" % (before, offset.to_bytes(8), behind)
+        return where, props.with_headers(properties, {OFFSET: offset})
+    except AmqpError:  # headers that nobody could read until now: they stay as they are
+        return where, properties
+
+
+@lru_cache(1024)
+def _around_offset(properties: bytes) -> tuple[bytes, bytes]:
+    return props.around_number(properties, OFFSET)
