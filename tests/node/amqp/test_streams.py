@@ -10,8 +10,11 @@ from uuid import uuid4
 import pytest
 from pamqp.commands import Basic, Confirm, Queue, Tx
 
+from node.protocols.amqp import stream_consumers
+from node.protocols.amqp.connection import AmqpConnection
 from tests.acceptance.semantics.wire import Closed, Properties, Received, Wire
 from tests.node.amqp.conftest import Connect
+from tests.node.nodes import Running, until
 
 STREAM = {"x-queue-type": "stream"}
 LIMITS = {"x-max-age": "7D", "x-max-length-bytes": 1_000_000}
@@ -371,6 +374,32 @@ class TestReading:
         consume(wire, "deleted", **{"x-stream-offset": "first"})
         publish(connect(), "deleted", "new")
         assert wire.take(1, Basic.Deliver)[0].body == b"new"
+
+    def test_what_a_slow_client_does_not_take_is_not_read(
+        self, connect: Connect, running: Running
+    ) -> None:
+        publish_to, wire, count = connect(), connect(), 3_000
+        declare(wire, "slowly")
+        for _ in range(10):
+            publish(publish_to, "slowly", *["x" * 10_000] * (count // 10))
+        consume(wire, "slowly", prefetch=65_535, **{"x-stream-offset": "first"})
+
+        def host() -> AmqpConnection:
+            connections = list(running.node.amqp._connections)
+            return next(each for each in connections if each.channels[1].deliveries.consumers)
+
+        async def stalled() -> tuple[int, int]:
+            """Bytes that wait, and messages that were sent."""
+            found = host()
+            await until(lambda: found.congested)
+            unacked = found.channels[1].deliveries.settles.unacked.count
+            return found.wire.written_bytes - found.wire.sent_bytes, unacked
+
+        waiting_bytes, unacked = running.do(stalled())
+        assert waiting_bytes <= 2 * stream_consumers.BYTES_AT_ONCE
+        assert unacked < count
+        found = wire.take(count, Basic.Deliver)
+        assert [offset_of(each) for each in found] == list(range(count))
 
 
 class TestFilters:
