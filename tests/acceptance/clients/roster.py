@@ -45,10 +45,12 @@ CELERY = (
 NODE = (*COMMON, "close")
 #: The same again while the node that leads the stream is killed.
 KILL = "+kill"
+#: Of those that read streams.
+READERS = (*COMMON, "streams", "streams" + KILL)
 _STREAMS = ("publish", "pull", "push", "ordered", "kv", "objects", "services")
 #: What every client of NATS does.
 NATS = ("connect", *_STREAMS, *(step + KILL for step in _STREAMS))
-STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *NATS)))
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *READERS, *NATS)))
 
 
 def kills(step: str) -> bool:
@@ -67,7 +69,7 @@ class Client:
 
 
 CLIENTS = (
-    Client("pika", python("pika_program")),
+    Client("pika", python("pika_program"), READERS),
     Client("aio-pika", python("aio_pika_program")),
     Client("aiormq", python("aiormq_program")),
     Client("aioamqp", python("aioamqp_program", "aioamqp")),
@@ -83,7 +85,7 @@ CLIENTS = (
     Client(
         "go", toolchains.go("go", "go/protocol.go", "go/amqp.go", "go/failover.go"), toolchain=True
     ),
-    Client("java", toolchains.java, toolchain=True),
+    Client("java", toolchains.java, READERS, toolchain=True),
 )
 
 NATS_CLIENTS = (

@@ -89,7 +89,7 @@ def go(name: str, *sources: str) -> Callable[[], Awaitable[Program]]:
 
 async def java() -> Program:
     javac, maven = _need("javac", "openjdk-17-jdk-headless"), _need("mvn", "maven")
-    files = ("pom.xml", "Client.java", "Protocol.java", "Failover.java")
+    files = ("pom.xml", "Client.java", "Protocol.java", "Failover.java", "Streams.java")
     folder = _folder("java", *(f"java/{file}" for file in files))
     if not (folder / "ready").exists():
         jars = f"-DoutputDirectory={folder / 'jars'}"

@@ -42,6 +42,8 @@ public final class Client {
         steps.put("requeue", Client::requeue);
         steps.put("dead-letter", Client::deadLetter);
         steps.put("failover", Failover::run);
+        steps.put("streams", Streams::read);
+        steps.put("streams+kill", Streams::readKilled);
         Protocol.run(arguments[0], steps);
         // Connections that recover have threads.
         System.exit(0);

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -354,6 +357,114 @@ def failover(given: Given) -> str:
     return program.failover(given, name, publisher, drain)
 
 
+STREAM = {"x-queue-type": "stream"}
+
+
+@contextlib.contextmanager
+def reading(url: str, name: str, **arguments: Any) -> Iterator[list[tuple[int, bytes]]]:
+    """Offsets and bodies that a consumer in a thread of its own gets."""
+    found: list[tuple[int, bytes]] = []
+    begun, ends = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            with opened(url) as channel:
+                channel.basic_qos(prefetch_count=20)
+                channel.basic_consume(name, take, arguments=arguments)
+                begun.set()
+                while not ends.is_set():
+                    channel.connection.process_data_events(0.05)
+        except pika.exceptions.AMQPError as error:
+            failed.append(error)
+            begun.set()
+
+    def take(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+        found.append((properties.headers["x-stream-offset"], body))
+        channel.basic_ack(method.delivery_tag)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    begun.wait(program.WAIT_S_MAX)
+    try:
+        yield found
+    finally:
+        ends.set()
+        thread.join()
+    equal(failed, [], "errors of a consumer")
+
+
+def until_count(found: list[Any], count: int, what: str) -> None:
+    until(lambda: len(found) >= count, what)
+
+
+def streams(given: Given) -> str:
+    with queue(given, "streams", arguments=STREAM) as (channel, name):
+        channel.confirm_delivery()
+        for number in range(20):
+            if number == 10:
+                time.sleep(1.1)  # a timestamp has seconds
+                moment = dt.datetime.now(dt.UTC).replace(microsecond=0)
+            headers = {"x-stream-filter-value": "odd" if number % 2 else "even"}
+            properties = pika.BasicProperties(headers=headers)
+            channel.basic_publish("", name, b"%d" % number, properties)
+        wanted: list[tuple[dict[str, Any], list[int]]] = [
+            ({"x-stream-offset": "first"}, list(range(21))),
+            ({"x-stream-offset": "last"}, [19, 20]),
+            ({"x-stream-offset": "next"}, [20]),
+            ({}, [20]),
+            ({"x-stream-offset": 15}, list(range(15, 21))),
+            ({"x-stream-offset": moment}, list(range(10, 21))),
+            ({"x-stream-offset": "1h"}, list(range(21))),
+            ({"x-stream-offset": "first", "x-stream-filter": "odd"}, list(range(1, 20, 2))),
+        ]
+        with contextlib.ExitStack() as stack:
+            found = [
+                stack.enter_context(reading(given.url, name, **arguments))
+                for arguments, _ in wanted
+            ]
+            channel.basic_publish("", name, b"20")
+            for (arguments, offsets), each in zip(wanted, found, strict=True):
+                until_count(each, len(offsets), f"messages of {arguments}")
+                expected = [(offset, b"%d" % offset) for offset in offsets]
+                equal(each, expected, f"messages of {arguments}")
+    return f"{len(wanted)} readers, each from its own place"
+
+
+def streams_killed(given: Given) -> str:
+    name = given.name("streams-kill")
+    with opened(given.url) as channel:
+        channel.queue_declare(name, durable=True, arguments=STREAM)
+
+    @contextlib.contextmanager
+    def publisher(url: str) -> Iterator[Callable[[bytes], Any]]:
+        with opened(url, blocked_connection_timeout=30, socket_timeout=5) as channel:
+            channel.confirm_delivery()
+            yield lambda body: channel.basic_publish("", name, body)
+
+    survivors = given.led(name)[1:]
+    with contextlib.ExitStack() as stack:
+        readers = [
+            stack.enter_context(reading(url, name, **{"x-stream-offset": "first"}))
+            for url in survivors
+        ]
+
+        def drain(_: str, took: Callable[[bytes], bool]) -> None:
+            for at in itertools.count():
+                until_count(readers[0], at + 1, f"message {at}")
+                if took(readers[0][at][1]):
+                    return
+
+        detail = program.failover(given, name, publisher, drain)
+        until(lambda: len({len(each) for each in readers}) == 1, "all readers at the end")
+        for each in readers:
+            equal(each, readers[0], "what another reader got")
+            equal([offset for offset, _ in each], list(range(len(each))), "offsets")
+    with opened(survivors[0]) as channel:
+        channel.queue_delete(name)
+    return f"{detail}; {len(readers)} readers that stayed connected: in order, no gap, none again"
+
+
 STEPS = {
     "confirms": confirms,
     "acks": acks,
@@ -371,6 +482,8 @@ STEPS = {
     "heartbeat": heartbeat,
     "requeue": requeue,
     "dead-letter": dead_letter,
+    "streams": streams,
+    "streams+kill": streams_killed,
 }
 
 if __name__ == "__main__":
