@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import structlog
@@ -25,7 +26,7 @@ from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
 from cluster.types import ConsumerKey, GroupId, LargeBody
 from node.broker.broker import Broker
-from node.broker.stream_reads import Start, StreamReader, Wanted
+from node.broker.stream_reads import Start, StreamGone, StreamMessage, StreamReader, Wanted
 from node.clients.client_session import ClientSession
 from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
@@ -39,12 +40,13 @@ from node.protocols.amqp import writer
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.errors import (
     CONNECTION_FORCED,
+    INTERNAL_ERROR,
     PRECONDITION_FAILED,
     ChannelError_,
     ConnectionError_,
 )
 from node.protocols.amqp.outlet import Stream
-from node.protocols.amqp.stream_consumers import StreamFeed
+from node.protocols.amqp.stream_consumers import StreamFeed, stream_on_wire
 
 if TYPE_CHECKING:
     from node.protocols.amqp.channel import Channel
@@ -712,16 +714,65 @@ class Deliveries:
             self.consumers.pop(consumer.tag, None)
             raise
         feed = consumer.feed = StreamFeed(
-            self._channel, consumer, StreamReader(reads, info, first, wanted)
+            StreamReader(reads, info, first, wanted),
+            consumer.prefetch,
+            takes=self._takes,
+            deliver=partial(self._emit_stream, consumer),
+            ended=partial(self._stream_ended, consumer),
         )
         if not consumer.silent:
             self._channel.send_method(commands.Basic.ConsumeOk(consumer.tag))
-        feed.start()
+        feed.start(self._services.tasks)
 
-    def stream_gone(self, consumer: ChannelConsumer) -> None:
-        """It was deleted."""
-        self.consumers.pop(consumer.tag, None)
-        self._notify_cancelled(consumer)
+    def _takes(self) -> bool:
+        return not (self._host.congested or self._channel.outlet.busy)
+
+    def _emit_stream(self, consumer: ChannelConsumer, messages: Sequence[StreamMessage]) -> None:
+        channel, info, count = self._channel, consumer.info, len(messages)
+        now_s = asyncio.get_running_loop().time()
+        tag = self.settles.unacked.add(consumer, messages[0].sequence, count, 0, now_s)
+        self._counted.of(info).consumed(count, auto=False, redelivered=False)
+        ready: list[bytes] = []
+        for tag_, message in enumerate(messages, tag):
+            body = message.body
+            where, properties = stream_on_wire(message, info.name)
+            if isinstance(body, LargeBody):
+                if ready:
+                    channel.outlet.write(b"".join(ready))
+                    ready.clear()
+                head = writer.delivery_head(
+                    channel.number,
+                    consumer.wire_tag,
+                    tag_,
+                    redelivered=False,
+                    where=where,
+                    properties=properties,
+                    size_bytes=len(body),
+                )
+                pieces = self._services.bodies.stream(info.group, body)
+                channel.outlet.stream(Stream(head, pieces, None, _nothing))
+                continue
+            data = writer.deliveries(
+                channel.number,
+                consumer.wire_tag,
+                tag_,
+                redelivered=False,
+                where=where,
+                properties=properties,
+                bodies=[body],
+                frame_bytes_max=self._host.frame_max,
+            )
+            ready.append(data)
+        if ready:
+            channel.outlet.write(b"".join(ready))
+
+    def _stream_ended(self, consumer: ChannelConsumer, error: Exception) -> None:
+        if isinstance(error, StreamGone):
+            self.consumers.pop(consumer.tag, None)
+            self._notify_cancelled(consumer)
+            return
+        log.error("stream_reader_failed", queue=consumer.info.name, exc_info=error)
+        self._channel.fail(ConnectionError_(INTERNAL_ERROR, "the node's log says more"))
 
     def _name_for_broker(self, tag: str, request: int) -> str:
         """To the broker a name means the same consumer for the life of its session, with all that
@@ -902,3 +953,6 @@ class Deliveries:
         if connection is not None:
             self._host.report_handed()
             self._services.sessions.disconnect(connection, goodbye=goodbye)
+
+
+def _nothing() -> None: ...

@@ -8,39 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-import structlog
 from pamqp import commands
 
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_queues import queue_text
 from cluster.machine.checks import shown
-from cluster.types import LargeBody
-from node.broker.stream_reads import Start, StreamGone, StreamMessage, StreamReader, Wanted
-from node.errors import BrokerError
+from node.broker.stream_reads import Start, StreamMessage, StreamReader, Wanted
 from node.messages import properties as props
 from node.messages.message import on_wire
-from node.protocols.amqp import writer
 from node.protocols.amqp.errors import (
-    INTERNAL_ERROR,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     AmqpError,
     ChannelError_,
     ConnectionError_,
 )
-from node.protocols.amqp.outlet import Stream
-from node.protocols.amqp.refusals import refusal
 from node.protocols.amqp.stream_arguments import seconds_of
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
-    from node.protocols.amqp.deliveries import ChannelConsumer
-
-log = structlog.get_logger(__name__)
+from node.tasks import Tasks
 
 OFFSET: Final = "x-stream-offset"
 FILTER: Final = "x-stream-filter"
@@ -107,18 +95,28 @@ def _invalid(info: QueueInfo, name: str, value: Any, allowed: str) -> ChannelErr
 
 
 class StreamFeed:
-    """Deliveries of one consumer, from `start` to `stop`."""
+    """Reads for one consumer, from `start` to `stop`, as far as that has credit."""
 
-    def __init__(self, channel: Channel, consumer: ChannelConsumer, reader: StreamReader) -> None:
-        self._channel = channel
-        self._consumer = consumer
+    def __init__(
+        self,
+        reader: StreamReader,
+        credit: int,
+        *,
+        takes: Callable[[], bool],
+        deliver: Callable[[Sequence[StreamMessage]], None],
+        ended: Callable[[Exception], None],
+    ) -> None:
+        """`takes`: whether the connection takes more now. `ended` is told why it cannot go on."""
         self._reader = reader
-        self._credit = consumer.prefetch
+        self._credit = credit
+        self._takes = takes
+        self._deliver = deliver
+        self._ended = ended
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = self._channel.services.tasks.start(self._run(), name="amqp_stream_reader")
+    def start(self, tasks: Tasks) -> None:
+        self._task = tasks.start(self._run(), name="amqp_stream_reader")
 
     def stop(self) -> None:
         """No delivery leaves any more."""
@@ -133,83 +131,25 @@ class StreamFeed:
         self._wake.set()
 
     async def _run(self) -> None:
-        channel = self._channel
         try:
-            await self._deliver_all()
-        except StreamGone:
-            channel.deliveries.stream_gone(self._consumer)
-        except BrokerError as error:
-            channel.fail(refusal(error))
-        except Exception as error:  # told to the client, whatever it is
-            log.error("stream_reader_failed", queue=self._consumer.info.name, exc_info=error)
-            channel.fail(ConnectionError_(INTERNAL_ERROR, "the node's log says more"))
-
-    async def _deliver_all(self) -> None:
-        while True:
-            await self._room()
-            messages = await self._reader.next(min(self._credit, MESSAGES_AT_ONCE), BYTES_AT_ONCE)
-            self._credit -= len(messages)
-            self._deliver(messages)
-            await asyncio.sleep(0)  # others have their turn, though all of it is in memory
+            while True:
+                await self._room()
+                most = min(self._credit, MESSAGES_AT_ONCE)
+                messages = await self._reader.next(most, BYTES_AT_ONCE)
+                self._credit -= len(messages)
+                self._deliver(messages)
+                await asyncio.sleep(0)  # others have their turn, though all of it is in memory
+        except Exception as error:  # noqa: BLE001 -- told to the client, whatever it is
+            self._ended(error)
 
     async def _room(self) -> None:
         """Until the client wants more, and its connection takes it."""
-        host, outlet = self._channel.host, self._channel.outlet
-        while self._credit <= 0 or host.congested or outlet.busy:
+        while self._credit <= 0 or not self._takes():
             self._wake.clear()
             await self._wake.wait()
 
-    def _deliver(self, messages: Sequence[StreamMessage]) -> None:
-        channel, consumer = self._channel, self._consumer
-        outlet, info = channel.outlet, consumer.info
-        now_s = asyncio.get_running_loop().time()
-        count = len(messages)
-        unacked = channel.deliveries.settles.unacked
-        tag = unacked.add(consumer, messages[0].sequence, count, 0, now_s)
-        served = channel.services.counters.amqp091.of(info)
-        served.consumed(count, auto=False, redelivered=False)
-        ready: list[bytes] = []
-        for message in messages:
-            body = message.body
-            where, properties = _on_wire(message, info.name)
-            if isinstance(body, LargeBody):
-                if ready:
-                    outlet.write(b"".join(ready))
-                    ready.clear()
-                self._stream(tag, body, where, properties)
-            else:
-                ready.append(
-                    writer.deliveries(
-                        channel.number,
-                        consumer.wire_tag,
-                        tag,
-                        redelivered=False,
-                        where=where,
-                        properties=properties,
-                        bodies=[body],
-                        frame_bytes_max=channel.host.frame_max,
-                    )
-                )
-            tag += 1
-        if ready:
-            outlet.write(b"".join(ready))
 
-    def _stream(self, tag: int, body: LargeBody, where: bytes, properties: bytes) -> None:
-        channel, consumer = self._channel, self._consumer
-        head = writer.delivery_head(
-            channel.number,
-            consumer.wire_tag,
-            tag,
-            redelivered=False,
-            where=where,
-            properties=properties,
-            size_bytes=len(body),
-        )
-        pieces = channel.services.bodies.stream(consumer.info.group, body)
-        channel.outlet.stream(Stream(head, pieces, None, lambda: None))
-
-
-def _on_wire(message: StreamMessage, queue: str) -> tuple[bytes, bytes]:
+def stream_on_wire(message: StreamMessage, queue: str) -> tuple[bytes, bytes]:
     """`where` and properties, with the offset among the headers."""
     key = message.subject.decode(errors="replace")
     where, properties = on_wire(message.meta, key if 0 < len(key.encode()) <= 255 else queue)
