@@ -214,6 +214,7 @@ class StreamReads:
             left_s = until_s - loop.time()
             if page.messages or left_s <= 0:
                 return [sequence, [_packed(each) for each in page.messages]]
+            await asyncio.sleep(0)
             if stream.retained.next <= sequence:
                 await self.news(group, QueueId(queue), sequence, left_s)
 
@@ -240,6 +241,7 @@ class StreamReader:
                 self.sequence = page.next
                 if page.messages:
                     return page.messages
+                await asyncio.sleep(0)  # others have their turn, though few are wanted of many
 
     async def _page(self, count: int, size: int) -> Page | None:
         """None: there was nothing yet."""
