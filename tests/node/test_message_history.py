@@ -12,6 +12,7 @@ import pytest
 from cluster.history.committed import GroupLog, Vanished
 from cluster.history.message_events import EVENTS_KEPT_MAX, Wanted
 from cluster.history.message_history import SEGMENTS_FIRST, NoHistory, history, queue_of
+from cluster.log import cleaner
 from cluster.machine.commands import (
     CloseSession,
     Command,
@@ -33,6 +34,12 @@ from tests.postmortem.builder import Built, flip
 ORDERS, LETTERS, OTHER = QueueId(7), QueueId(8), QueueId(9)
 SESSION = SessionId("s")
 GROUP = GroupId(1)
+
+
+@pytest.fixture(autouse=True)
+def _cleans_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one small segment that there is."""
+    monkeypatch.setattr(cleaner, "SPARSE_SEGMENTS_MAX", 0)
 
 
 @pytest.fixture
