@@ -193,6 +193,10 @@ walk: $(READY) ## Calls, functions and files of one publish, delivery and settle
 fuzz-amqp: $(READY) ## Random and mutated AMQP against three nodes: SECONDS=120, again: ARGS="--seed 7"
 	@$(BIN)/python -m tests.acceptance.fuzz --seconds $(SECONDS) $(ARGS)
 
+.PHONY: fuzz-nats
+fuzz-nats: $(READY) ## The same by NATS and JetStream: SECONDS=120, again: ARGS="--seed 7"
+	@$(BIN)/python -m tests.acceptance.fuzz --protocol nats --seconds $(SECONDS) $(ARGS)
+
 .PHONY: fuzz-raft
 fuzz-raft: $(READY) ## Members of one group alone, driven at random: SECONDS=120, again: ARGS="--first 7"
 	@$(BIN)/python -m tests.raft.fuzz --seconds $(SECONDS) $(ARGS)

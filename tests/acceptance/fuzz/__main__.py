@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.acceptance.fuzz.run import Fuzz, Result, load
+from tests.acceptance.fuzz.run import TARGETS, Fuzz, Result, load
 
 WIDTH = 110  # of the tables when they go to a file
 SHOWN_MAX = 20
@@ -27,8 +27,9 @@ SHOWN_MAX = 20
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.acceptance.fuzz",
-        description="Mutated and random AMQP against three nodes on loopback.",
+        description="Mutated and random input against three nodes on loopback.",
     )
+    parser.add_argument("--protocol", choices=list(TARGETS), default="amqp")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     parser.add_argument("--replay", type=Path, help="inputs saved by a run, one after the other")
@@ -42,12 +43,13 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     folder = args.folder or Path(tempfile.mkdtemp(prefix="quorate-fuzz-"))
-    replay = None if args.replay is None else load(args.replay)
+    protocol, replay = (args.protocol, None) if args.replay is None else load(args.replay)
     console.print(f"seed {args.seed}", highlight=False)
     columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("starting three nodes", total=args.seconds)
         fuzz = Fuzz(
+            protocol,
             folder,
             args.seed,
             seconds=args.seconds,

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import cast
 
-from pamqp.commands import Channel, Connection
-
-from tests.acceptance.fuzz import wire
 from tests.acceptance.fuzz.inputs import Input
 
 #: An end that the node owes comes within this time, on a machine however busy.
@@ -19,51 +14,31 @@ ANSWER_S_MAX = 60.0
 QUIET_S = 0.15
 SEND_S_MAX = 60.0
 
-_FRAME = struct.Struct(">BHI")
-_CLOSES = {Channel.Close.index: "channel", Connection.Close.index: "connection"}
 
-
-@dataclass
 class Answers:
-    """Frames that came back, by what they mean for us."""
+    """What came back, by what it means for us."""
 
-    codes: Counter[str] = field(default_factory=Counter[str])
-    ended: bool = False  # the node said goodbye, or closed the socket
-    connected: bool = False
-    owed: bool = False  # an end that never came
-    _kept: bytes = b""
+    def __init__(self) -> None:
+        self.codes: Counter[str] = Counter()
+        self.replies = 0
+        self.ended = False  # the node said goodbye, or closed the socket
+        self.connected = False
+        self.owed: list[str] = []  # and never came
 
     def feed(self, data: bytes) -> None:
-        data = self._kept + data
-        at = 0
-        while len(data) - at >= _FRAME.size:
-            if data.startswith(b"AMQP", at):
-                self.codes["protocol header"] += 1
-                at += 8
-                continue
-            kind, _, size = _FRAME.unpack_from(data, at)
-            stop = at + _FRAME.size + size
-            if stop >= len(data):
-                break
-            if kind == wire.METHOD:
-                self._method(data[at + 7 : stop])
-            at = stop + 1
-        self._kept = data[at:]
+        raise NotImplementedError
 
-    def _method(self, payload: bytes) -> None:
-        index = int.from_bytes(payload[:4])
-        if index in _CLOSES:
-            self.codes[f"{int.from_bytes(payload[4:6])} {_CLOSES[index]}"] += 1
-        if index in (Connection.Close.index, Connection.CloseOk.index):
-            self.ended = True
+    def finish(self, given: Input) -> None:
+        """Nothing more comes: is what was said enough?"""
 
 
 class Attacker(asyncio.Protocol):
     """A socket without manners."""
 
-    def __init__(self, *, reads: bool) -> None:
-        self.answers = Answers()
+    def __init__(self, answers: Answers, *, reads: bool) -> None:
+        self.answers = answers
         self.over = asyncio.Event()  # the node has nothing more to say
+        self.news = asyncio.Event()
         self.transport: asyncio.Transport
         self._reads = reads
         self._room = asyncio.Event()
@@ -77,12 +52,14 @@ class Attacker(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.answers.feed(data)
+        self.news.set()
         if self.answers.ended:
             self.over.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.answers.ended = True
         self.over.set()
+        self.news.set()
         self._room.set()
 
     def pause_writing(self) -> None:
@@ -97,24 +74,26 @@ class Attacker(asyncio.Protocol):
         await self._room.wait()
 
 
-async def attack(port: int, given: Input) -> Answers:
+async def attack(port: int, given: Input, answers: Answers) -> None:
     """One connection from its beginning to its end, which is a reset half of the time."""
-    attacker = Attacker(reads=given.reads)
+    attacker = Attacker(answers, reads=given.reads)
     loop = asyncio.get_running_loop()
     try:
         await loop.create_connection(lambda: attacker, "127.0.0.1", port)
     except OSError:
-        return attacker.answers
+        return
     try:
         await _send(attacker, given)
+        if given.replies:
+            await _until_answered(attacker, given)
         await _until_over(attacker, given)
+        answers.finish(given)
     finally:
         if given.number % 2:
             attacker.transport.abort()
         else:
             attacker.transport.close()
             loop.call_later(1, attacker.transport.abort)
-    return attacker.answers
 
 
 async def _send(attacker: Attacker, given: Input) -> None:
@@ -131,10 +110,26 @@ async def _send(attacker: Attacker, given: Input) -> None:
         pass
 
 
+async def _until_answered(attacker: Attacker, given: Input) -> None:
+    answers = attacker.answers
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while answers.replies < given.replies and not attacker.over.is_set():
+                attacker.news.clear()
+                await attacker.news.wait()
+    except TimeoutError:
+        pass
+    if answers.replies < given.replies:
+        how = "it was closed" if attacker.over.is_set() else f"{ANSWER_S_MAX:.0f} s"
+        answers.owed.append(f"{answers.replies} of {given.replies} replies came until {how}")
+    attacker.transport.write(given.goodbye)
+
+
 async def _until_over(attacker: Attacker, given: Input) -> None:
     wait_s = ANSWER_S_MAX if given.polite else max(QUIET_S, given.hold_s)
     try:
         async with asyncio.timeout(wait_s):
             await attacker.over.wait()
     except TimeoutError:
-        attacker.answers.owed = given.polite
+        if given.polite:
+            attacker.answers.owed.append("its goodbye was never answered")

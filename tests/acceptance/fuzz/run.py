@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiormq
-
 from quorate.local import LocalCluster
-from tests.acceptance.fuzz import wire
+from tests.acceptance.fuzz.amqp.target import AmqpTarget
 from tests.acceptance.fuzz.attack import attack
-from tests.acceptance.fuzz.found import found
-from tests.acceptance.fuzz.inputs import Input, make
-from tests.acceptance.fuzz.steady import Steady
+from tests.acceptance.fuzz.inputs import Input, found, make
+from tests.acceptance.fuzz.nats.target import NatsTarget
+from tests.acceptance.fuzz.target import Steady, Target
 from tests.acceptance.fuzz.watch import Watch
+
+TARGETS: dict[str, Callable[[], Target]] = {"amqp": AmqpTarget, "nats": NatsTarget}
 
 #: Inputs at once; those that take their time have places of their own.
 AT_ONCE = 24
@@ -29,8 +29,6 @@ ROUNDS_MIN = 3
 #: The part of the run after which memory is looked at for the first time.
 WARM_UP = 0.3
 SETTINGS = 'log_level = "warning"\n'
-QUEUE_LENGTH_MAX = 500
-QUEUE_BYTES_MAX = 2_000_000
 
 
 @dataclass
@@ -50,6 +48,7 @@ class Fuzz:
 
     def __init__(
         self,
+        protocol: str,
         folder: Path,
         seed: int,
         *,
@@ -58,6 +57,8 @@ class Fuzz:
         progress: Callable[[float, str], None] = lambda _at, _what: None,
     ) -> None:
         self.result = Result(seed)
+        self._protocol = protocol
+        self._target = TARGETS[protocol]()
         self._folder = folder
         self._seconds = seconds
         self._replay = replay
@@ -69,19 +70,18 @@ class Fuzz:
         cluster = LocalCluster.prepare(
             self._folder, fresh=True, preferred_ports=False, settings=SETTINGS
         )
-        steady, watch = Steady(cluster.nodes), Watch(cluster.nodes)
+        target = self._target
+        steady, watch = target.steady(cluster.nodes), Watch(cluster.nodes, target)
         try:
             await cluster.start_all()
             await cluster.until_ready()
-            await _declare(cluster)
+            await target.prepare(cluster)
             await steady.start()
             await self._inputs(cluster, steady, watch)
             if not self.result.findings:
                 await self._aftermath(steady, watch)
             self.result.facts |= {
-                "confirmed by well-behaved clients": steady.confirmed,
-                "their slowest confirm": f"{steady.slowest_confirm_s * 1000:.0f} ms",
-                "delivered to them again": steady.redelivered,
+                **steady.facts,
                 "slowest answer of /health/live": f"{watch.slowest_answer_s * 1000:.0f} ms",
             }
         finally:
@@ -92,7 +92,7 @@ class Fuzz:
         return self.result
 
     async def _inputs(self, cluster: LocalCluster, steady: Steady, watch: Watch) -> None:
-        ports = [node.amqp for node in cluster.nodes]
+        ports = [self._target.port(node) for node in cluster.nodes]
         start_s = time.monotonic()
         asked_s = 0.0
         for inputs in self._rounds(start_s):
@@ -127,29 +127,29 @@ class Fuzz:
         if self._replay is not None:
             yield from ([each] for each in self._replay)
             return
-        yield found()
+        target = self._target
+        yield found(target.found, target.goodbye)
         first = 0
         while time.monotonic() - start_s < self._seconds or first < ROUNDS_MIN * AT_ONCE:
-            yield [make(self.result.seed, first + each) for each in range(AT_ONCE)]
+            yield [
+                make(target.kinds, target.goodbye, self.result.seed, first + each)
+                for each in range(AT_ONCE)
+            ]
             first += AT_ONCE
 
     async def _one(self, port: int, given: Input) -> None:
-        answers = await attack(port, given)
+        answers = self._target.answers()
+        await attack(port, given, answers)
         self.result.kinds[given.kind] += 1
         self.result.codes.update(answers.codes or {"nothing": 1})
         what = f"{given.kind} (number {given.number})"
         if not answers.connected:
             self.result.findings.append(f"{what}: no connection to port {port}")
-        if answers.owed:
-            self.result.findings.append(f"{what}: connection.close was never answered")
+        self.result.findings += [f"{what}: {each}" for each in answers.owed]
 
     async def _aftermath(self, steady: Steady, watch: Watch) -> None:
         self._progress(self._seconds, "waiting for the end of all that was begun")
-        await watch.until_alone(
-            connections=steady.connections_a_node,
-            channels=steady.channels,
-            consumers=steady.consumers,
-        )
+        await watch.until_alone(steady.connections_a_node, steady.listed)
         await steady.drain()
         await watch.read_lists()
         await watch.ask()
@@ -166,22 +166,14 @@ class Fuzz:
 
     def _save(self) -> None:
         self.result.saved = self._folder / "inputs.json"
-        save(self.result.saved, self._recent)
+        save(self.result.saved, self._protocol, self._recent)
 
 
-async def _declare(cluster: LocalCluster) -> None:
-    """The queues that inputs name, of bounded length, and exchanges for them."""
-    connection = await aiormq.connect(cluster.nodes[0].amqp_url)
-    channel = await connection.channel()
-    bounds = {"x-max-length": QUEUE_LENGTH_MAX, "x-max-length-bytes": QUEUE_BYTES_MAX}
-    for name in wire.QUEUES:
-        await channel.queue_declare(name, durable=True, arguments=dict(bounds))
-    await connection.close()
+def save(path: Path, protocol: str, inputs: Iterable[Input]) -> None:
+    path.write_text(json.dumps([protocol, [each.as_json() for each in inputs]]))
 
 
-def save(path: Path, inputs: Iterable[Input]) -> None:
-    path.write_text(json.dumps([each.as_json() for each in inputs]))
-
-
-def load(path: Path) -> list[Input]:
-    return [Input.of_json(each) for each in json.loads(path.read_text())]
+def load(path: Path) -> tuple[str, list[Input]]:
+    """The protocol, and what was sent by it."""
+    protocol, inputs = json.loads(path.read_text())
+    return protocol, [Input.of_json(each) for each in inputs]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import aiohttp
 import yarl
 
 from quorate.local import LocalNode
-from tests.acceptance.fuzz import wire
+from tests.acceptance.fuzz.target import Target
 
 ANSWER_S_MAX = 15.0
 #: Longest time for connections to be gone: handshakes run out, closes are answered.
@@ -28,7 +29,6 @@ _CLOSED_STATES = {"06", "0A"}  # of /proc/net/tcp: time-wait has no owner; liste
 
 
 _GUEST = ("guest", "guest")
-_LISTS = ("queues", "exchanges", "bindings", "consumers", "definitions")
 
 
 def _refuse_constant(word: str) -> None:
@@ -40,6 +40,7 @@ class Watch:
     """Of all nodes of a cluster."""
 
     nodes: list[LocalNode]
+    target: Target
     findings: list[str] = field(default_factory=list[str])
     slowest_answer_s: float = 0.0
     _read_to: dict[str, int] = field(default_factory=dict[str, int])
@@ -79,15 +80,12 @@ class Watch:
         self.slowest_answer_s = max(self.slowest_answer_s, time.monotonic() - start_s)
 
     async def read_lists(self) -> None:
-        """What inputs left behind spoils no answer of the management API."""
+        """What inputs left behind spoils no answer to other questions."""
         timeout = aiohttp.ClientTimeout(total=LISTING_S_MAX)
         who = {"Authorization": aiohttp.encode_basic_auth(*_GUEST)}
-        asked: list[tuple[str, str, Any]] = [("GET", f"/api/{each}", None) for each in _LISTS]
-        get = {"count": 100, "ackmode": "ack_requeue_true", "encoding": "auto"}
-        asked += [("POST", f"/api/queues/%2F/{queue}/get", get) for queue in wire.QUEUES]
         async with aiohttp.ClientSession(timeout=timeout, headers=who) as http:
-            for method, path, body in asked:
-                url = yarl.URL(self.nodes[0].url + path, encoded=True)
+            for method, path, body in self.target.questions(self.nodes):
+                url = yarl.URL(path, encoded=True)
                 try:
                     async with http.request(method, url, json=body) as answer:
                         text = await answer.text()
@@ -117,26 +115,21 @@ class Watch:
 
     # --- what must be gone ------------------------------------------------------------------------
 
-    async def until_alone(self, *, connections: int, channels: int, consumers: int) -> None:
-        """So many connections a node, and in all so many channels and consumers, are left."""
+    async def until_alone(self, connections: int, expected: Mapping[str, int]) -> None:
+        """So many connections a node are left, and as much as expected in the lists of all."""
         end_s = time.monotonic() + GONE_S_MAX
-        while wrong := await self._strangers(connections, channels, consumers):
+        while wrong := await self._strangers(connections, expected):
             if time.monotonic() > end_s:
                 self.findings += wrong
                 return
             await asyncio.sleep(0.25)
 
-    async def _strangers(self, connections: int, channels: int, consumers: int) -> list[str]:
+    async def _strangers(self, connections: int, expected: Mapping[str, int]) -> list[str]:
         wrong: list[str] = []
         for node in self.nodes:
-            sockets = amqp_sockets(node)
+            sockets = sockets_at(self.target.port(node), node)
             if sockets != connections:
                 wrong.append(f"{node.name} has {sockets} connections, not {connections}")
-        expected = {
-            "connections": connections * len(self.nodes),
-            "channels": channels,
-            "consumers": consumers,
-        }
         for what, count in expected.items():
             listed = await listing(self.nodes[0], what)
             if listed is None:
@@ -177,8 +170,8 @@ def rss_bytes(pid: int) -> int:
     return 0
 
 
-def amqp_sockets(node: LocalNode) -> int:
-    """Sockets at its AMQP port that its process holds, whatever state they are in."""
+def sockets_at(port: int, node: LocalNode) -> int:
+    """Sockets at this port that its process holds, whatever state they are in."""
     held: set[str] = set()
     folder = Path(f"/proc/{node.pid}/fd")
     for each in os.listdir(folder):
@@ -188,10 +181,10 @@ def amqp_sockets(node: LocalNode) -> int:
             continue
         if link.startswith("socket:["):
             held.add(link[8:-1])
-    port = f":{node.amqp:04X}"
+    end = f":{port:04X}"
     count = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         columns = line.split()
-        if columns[1].endswith(port) and columns[3] not in _CLOSED_STATES:
+        if columns[1].endswith(end) and columns[3] not in _CLOSED_STATES:
             count += columns[9] in held
     return count

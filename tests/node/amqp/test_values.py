@@ -18,7 +18,7 @@ from pamqp.commands import Basic, Exchange, Queue
 
 from node.messages import tables
 from node.messages.plain_values import DEPTH_MAX, as_json, loads, wrong_beside_bodies, wrong_value
-from tests.acceptance.fuzz import wire as raw
+from tests.acceptance.fuzz.amqp import wire as raw
 from tests.acceptance.semantics.wire import Closed
 from tests.node.amqp.conftest import Connect, Running
 from tests.node.nodes import Client

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect
 from tests.node.nats.wire import Wire
 from tests.node.nodes import Running
@@ -138,3 +139,19 @@ def test_whatever_is_published_the_node_goes_on(running: Running, client: Wire, 
 
     assert b"stream_info_response" in ask(client, "STREAM.INFO.S", b"")
     assert not running.node.failed.done()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", b"NATS/1.0\r\n\r\n", b"\x03abc", b"\0", b"\xff" * 40],
+)
+def test_headers_at_the_head_of_a_stream_spoil_no_list_of_queues(
+    running: Running, client: Wire, header: bytes
+):
+    ask(client, "STREAM.PURGE.S", b"")
+    client.send(b"HPUB s.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
+    assert b'"messages":1,' in ask(client, "STREAM.INFO.S", b"")
+
+    api = api_of(running.node)
+    [row] = [row for row in running.do(api.get("queues")) if row["name"] == "S"]
+    assert row["head_message_timestamp"] is None

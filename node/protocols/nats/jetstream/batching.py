@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 class Member(NamedTuple):
     body: bytes
-    header: bytes
+    header: bytes | None
     attrs: dict[int, Any]
     size_bytes: int
 

@@ -29,7 +29,7 @@ from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
 from node.errors import Refused
 from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part
 from node.protocols.nats.jetstream.errors import ApiError, known
-from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, asked
+from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, FIRST_LINE, asked
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.reader import Publish, Requests
 
@@ -133,14 +133,16 @@ class Storing:
             return
         if found.attrs is not None:
             attrs[ATTR_ASKED] = found.attrs
+        # What is no block would be taken for AMQP's properties, and is shown to nobody.
+        meta = header if header.startswith(FIRST_LINE) else None
         member = Member(
-            payload[header_bytes:-2], header, attrs, size + len(subject) + MESSAGE_OVERHEAD_BYTES
+            payload[header_bytes:-2], meta, attrs, size + len(subject) + MESSAGE_OVERHEAD_BYTES
         )
         if found.part is not None:
             self._add_to_atomic(batch, found.part, member, reply)
             return
         batch.bodies.append(member.body)
-        batch.metas.append(header)
+        batch.metas.append(meta)
         batch.attrs.append(attrs)
         batch.replies.append(reply)
         batch.size_bytes += member.size_bytes

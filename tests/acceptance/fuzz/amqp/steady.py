@@ -23,7 +23,7 @@ IDLE_NAME = "idle"
 
 
 @dataclass
-class Steady:
+class SteadyAmqp:
     """Through each node: a publisher with confirms, a consumer, and one that is only there.
 
     Publisher and consumer of a queue are at different nodes.
@@ -46,17 +46,17 @@ class Steady:
         return 3
 
     @property
-    def channels(self) -> int:
-        """Of all nodes together."""
-        return 3 * len(self.nodes)
+    def listed(self) -> dict[str, int]:
+        count = len(self.nodes)
+        return {"connections": 3 * count, "channels": 3 * count, "consumers": count}
 
     @property
-    def consumers(self) -> int:
-        return len(self.nodes)
-
-    @property
-    def confirmed(self) -> int:
-        return sum(len(numbers) for numbers in self._confirmed.values())
+    def facts(self) -> dict[str, object]:
+        return {
+            "confirmed by well-behaved clients": sum(map(len, self._confirmed.values())),
+            "their slowest confirm": f"{self.slowest_confirm_s * 1000:.0f} ms",
+            "delivered to them again": self.redelivered,
+        }
 
     async def start(self) -> None:
         count = len(self.nodes)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -14,22 +12,8 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue,
 
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from node.broker.bodies import HEAD_BYTES, PART_BYTES, PARTED_OVER_BYTES
-from tests.acceptance.fuzz import wire
-
-#: A connection that does nothing is held for so long at most.
-HOLD_S_MAX = 6.0
-
-
-@dataclass
-class Draft:
-    """What a kind makes of an input: frames, to be cut into steps."""
-
-    frames: list[bytes]
-    reads: bool = True
-    polite: bool = False
-    hold_s: float = 0.0
-    pause_s: float = 0.0  # after each byte
-
+from tests.acceptance.fuzz.amqp import wire
+from tests.acceptance.fuzz.inputs import HOLD_S_MAX, Draft, Kinds
 
 # --- a session that is right, to be spoilt --------------------------------------------------------
 
@@ -489,7 +473,7 @@ def after_the_close(random: Random) -> Draft:
     return Draft([*wire.opened(1), *frames, *rest], hold_s=hold_s)
 
 
-KINDS: dict[str, tuple[int, Callable[[Random], Draft]]] = {
+KINDS: Kinds = {
     "random bytes": (4, random_bytes),
     "protocol header": (2, protocol_header),
     "spoilt handshake": (8, spoilt_handshake),

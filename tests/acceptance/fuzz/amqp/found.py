@@ -7,17 +7,8 @@ import struct
 
 from pamqp.commands import Basic, Channel, Queue
 
-from tests.acceptance.fuzz import wire
-from tests.acceptance.fuzz.inputs import Input, Step
-
-
-def found() -> list[Input]:
-    """Numbers below zero, so that no generated one is meant."""
-    return [
-        Input(0, -number, what, [Step(b"".join(frames))], polite=polite)
-        for number, (what, polite, frames) in enumerate(_FOUND, 1)
-    ]
-
+from tests.acceptance.fuzz.amqp import wire
+from tests.acceptance.fuzz.inputs import Draft
 
 _NO_NUMBER = wire.entry("x-mine", b"d", struct.pack(">d", math.nan))
 
@@ -36,10 +27,8 @@ def _with_headers(headers: bytes) -> list[bytes]:
     ]
 
 
-_FOUND: list[tuple[str, bool, list[bytes]]] = [
-    (
-        "a channel closed before the method that waits has begun",
-        False,
+FOUND: dict[str, Draft] = {
+    "a channel closed before the method that waits has begun": Draft(
         [
             *wire.opened(1),
             *wire.publish(1, "nowhere", b"x", mandatory=True),
@@ -47,26 +36,20 @@ _FOUND: list[tuple[str, bool, list[bytes]]] = [
             wire.method(1, Basic.Get, queue="fuzz-0"),
         ],
     ),
-    (
-        "the name of a queue that pamqp refuses to write",
-        True,
+    "the name of a queue that pamqp refuses to write": Draft(
         [
             *wire.opened(1),
             wire.method(1, Queue.Declare, queue=b"\n\r", exclusive=True),
-            wire.goodbye(),
         ],
+        polite=True,
     ),
-    (
-        "an argument that is no number, and no list of queues could be read",
-        False,
+    "an argument that is no number, and no list of queues could be read": Draft(
         [
             *wire.opened(1),
             wire.method(1, Queue.Declare, queue="fuzz-nan", durable=True, arguments=_NO_NUMBER),
         ],
     ),
-    (
-        "a binding's argument that is no number",
-        False,
+    "a binding's argument that is no number": Draft(
         [
             *wire.opened(1),
             wire.method(
@@ -74,14 +57,10 @@ _FOUND: list[tuple[str, bool, list[bytes]]] = [
             ),
         ],
     ),
-    (
-        "headers nested 900 deep, and no message behind them could be got",
-        False,
+    "headers nested 900 deep, and no message behind them could be got": Draft(
         [*wire.opened(1), *_with_headers(wire.short("n") + _deep(900))],
     ),
-    (
-        "headers that hold what is no number",
-        False,
+    "headers that hold what is no number": Draft(
         [*wire.opened(1), *_with_headers(_NO_NUMBER)],
     ),
-]
+}
