@@ -85,13 +85,20 @@ CLIENTS = (
     Client(
         "go", toolchains.go("go", "go/protocol.go", "go/amqp.go", "go/failover.go"), toolchain=True
     ),
-    Client("java", toolchains.java, READERS, toolchain=True),
+    Client(
+        "java",
+        toolchains.java("java", "java/Amqp.java", "java/Failover.java", "java/Streams.java"),
+        READERS,
+        toolchain=True,
+    ),
 )
 
 NATS_CLIENTS = (
     Client("nats-py", python("nats_py_program", "nats"), NATS),
     Client("nats.js", toolchains.node("nats/node"), NATS, toolchain=True),
     Client("nats.go", toolchains.go("nats/go", "go/protocol.go"), NATS, toolchain=True),
+    Client("jnats", toolchains.java("nats/java"), NATS, toolchain=True),
+    Client("async-nats", toolchains.rust("nats/rust"), NATS, toolchain=True),
 )
 
 

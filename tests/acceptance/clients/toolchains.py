@@ -17,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PREPARE_S_MAX = 300.0
+CRATE_S_MAX = 3_600.0
 
 
 class MissingError(Exception):
@@ -87,24 +88,44 @@ def go(name: str, *sources: str) -> Callable[[], Awaitable[Program]]:
     return prepare
 
 
-async def java() -> Program:
-    javac, maven = _need("javac", "openjdk-17-jdk-headless"), _need("mvn", "maven")
-    files = ("pom.xml", "Client.java", "Protocol.java", "Failover.java", "Streams.java")
-    folder = _folder("java", *(f"java/{file}" for file in files))
-    if not (folder / "ready").exists():
-        jars = f"-DoutputDirectory={folder / 'jars'}"
-        await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
-        sources = sorted(map(str, folder.glob("*.java")))
-        arguments = ("-cp", "jars/*", "-d", "classes", *sources)
-        await _run(javac, *arguments, at=folder, failure=BrokenError)
-        (folder / "ready").touch()
-    runtime = _need("java", "openjdk-17-jre-headless")
-    return Program([runtime, "-cp", f"{folder}/classes:{folder}/jars/*", "Client"], {})
+def java(name: str, *sources: str) -> Callable[[], Awaitable[Program]]:
+    """`sources`: besides what every program of Java has."""
+
+    async def prepare() -> Program:
+        javac, maven = _need("javac", "openjdk-17-jdk-headless"), _need("mvn", "maven")
+        own = (f"{name}/pom.xml", f"{name}/Client.java", "java/Protocol.java")
+        folder = _folder(name, *own, *sources)
+        if not (folder / "ready").exists():
+            jars = f"-DoutputDirectory={folder / 'jars'}"
+            await _run(maven, "-q", "-B", "dependency:copy-dependencies", jars, at=folder)
+            files = sorted(map(str, folder.glob("*.java")))
+            arguments = ("-cp", "jars/*", "-d", "classes", *files)
+            await _run(javac, *arguments, at=folder, failure=BrokenError)
+            (folder / "ready").touch()
+        runtime = _need("java", "openjdk-17-jre-headless")
+        return Program([runtime, "-cp", f"{folder}/classes:{folder}/jars/*", "Client"], {})
+
+    return prepare
+
+
+def rust(name: str) -> Callable[[], Awaitable[Program]]:
+    async def prepare() -> Program:
+        cargo = _need("cargo", "cargo")
+        folder = _folder(
+            name, *(f"{name}/{file}" for file in ("Cargo.toml", "Cargo.lock", "main.rs"))
+        )
+        binary = folder / "target" / "debug" / "client"
+        if not binary.exists():
+            await _run(cargo, "fetch", "--locked", at=folder)
+            command = (cargo, "build", "--offline", "--locked")
+            await _run(*command, at=folder, failure=BrokenError, within_s=CRATE_S_MAX)
+        return Program([str(binary)], {})
+
+    return prepare
 
 
 #: rabbitmqadmin of the second generation, a crate.
 RABBITMQADMIN_VERSION = "2.35.0"
-CRATE_S_MAX = 3_600.0
 
 
 async def rabbitmqadmin() -> Program:

@@ -155,3 +155,10 @@ def test_headers_at_the_head_of_a_stream_spoil_no_list_of_queues(
     api = api_of(running.node)
     [row] = [row for row in running.do(api.get("queues")) if row["name"] == "S"]
     assert row["head_message_timestamp"] is None
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"null", b'""', b" null\n"])
+def test_a_body_that_says_nothing_asks_for_what_none_asks_for(client: Wire, body: bytes):
+    found = json.loads(ask(client, "STREAM.INFO.S", body))
+
+    assert found["config"]["name"] == "S"

@@ -16,7 +16,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 def load(data: bytes) -> dict[str, Any]:
-    """Of a request's body. None at all is as good as an empty object."""
+    """Of a request's body. None at all, or an empty value, is as good as an empty object."""
     if not data.strip():
         return {}
     try:
@@ -24,6 +24,8 @@ def load(data: bytes) -> dict[str, Any]:
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # half a character, NaN
     except (ValueError, RecursionError) as error:
         raise invalid_json(error) from None
+    if found is None or found == "":
+        return {}
     if not isinstance(found, dict):
         raise invalid_json("it is no object")
     return cast("dict[str, Any]", found)

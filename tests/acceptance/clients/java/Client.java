@@ -50,7 +50,7 @@ public final class Client {
     }
 
     private static String confirms() throws Exception {
-        Protocol.withQueue("confirms", null, (channel, queue) -> {
+        Amqp.withQueue("confirms", null, (channel, queue) -> {
             for (int n = 0; n < 200; n++) {
                 channel.basicPublish("", queue, null, ("" + n).getBytes());
             }
@@ -61,7 +61,7 @@ public final class Client {
     }
 
     private static String acks() throws Exception {
-        Protocol.withQueue("acks", null, (channel, queue) -> {
+        Amqp.withQueue("acks", null, (channel, queue) -> {
             for (int n = 0; n < 60; n++) {
                 channel.basicPublish("", queue, null, ("" + n).getBytes());
             }
@@ -98,7 +98,7 @@ public final class Client {
     }
 
     private static String channelError() throws Exception {
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             Channel channel = connection.createChannel();
             String missing = Protocol.name("missing");
             Protocol.equal(refusal(() -> channel.queueDeclarePassive(missing)), 404, "code");
@@ -110,7 +110,7 @@ public final class Client {
     }
 
     private static String topic() throws Exception {
-        Protocol.withQueue("topic", null, (channel, queue) -> {
+        Amqp.withQueue("topic", null, (channel, queue) -> {
             String exchange = Protocol.name("topic");
             channel.exchangeDeclare(exchange, "topic", false, true, null);
             channel.queueBind(queue, exchange, "*.b.#");
@@ -128,7 +128,7 @@ public final class Client {
     }
 
     private static String rpc() throws Exception {
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             String queue = Protocol.name("rpc");
             Channel serving = connection.createChannel();
             serving.queueDeclare(queue, false, false, true, null);
@@ -160,7 +160,7 @@ public final class Client {
     }
 
     private static String exclusive() throws Exception {
-        try (Connection connection = Protocol.connect(); Connection other = Protocol.connect()) {
+        try (Connection connection = Amqp.connect(); Connection other = Amqp.connect()) {
             String queue = connection.createChannel().queueDeclare().getQueue();
             Protocol.equal(queue.startsWith("amq.gen-"), true, "the server named it");
             Channel stranger = other.createChannel();
@@ -171,7 +171,7 @@ public final class Client {
     }
 
     private static String mandatory() throws Exception {
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             Channel channel = connection.createChannel();
             List<String> order = new CopyOnWriteArrayList<>();
             channel.addReturnListener(back -> order.add("return " + back.getReplyCode()));
@@ -186,9 +186,9 @@ public final class Client {
     }
 
     private static String get() throws Exception {
-        Protocol.withQueue("get", null, (channel, queue) -> {
+        Amqp.withQueue("get", null, (channel, queue) -> {
             Protocol.equal(channel.basicGet(queue, false), null, "the empty queue");
-            Protocol.publish(channel, queue, "one");
+            Amqp.publish(channel, queue, "one");
             GetResponse got = channel.basicGet(queue, false);
             Protocol.equal(new String(got.getBody()), "one", "body");
             channel.basicAck(got.getEnvelope().getDeliveryTag(), false);
@@ -219,7 +219,7 @@ public final class Client {
         sent.put("void", null);
         BasicProperties properties = new BasicProperties("application/x-test", "none", sent, 2, 5,
                 "c", "r", "600000", "m", new Date(1_700_000_000_000L), "t", "guest", "a", null);
-        Protocol.withQueue("headers", null, (channel, queue) -> {
+        Amqp.withQueue("headers", null, (channel, queue) -> {
             channel.basicPublish("", queue, properties, new byte[] {0, 1, -1});
             channel.waitForConfirmsOrDie(Protocol.WAIT_MS_MAX);
             GetResponse got = channel.basicGet(queue, true);
@@ -237,7 +237,7 @@ public final class Client {
     }
 
     private static String cancel() throws Exception {
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             Channel channel = connection.createChannel();
             String queue = Protocol.name("cancel");
             channel.queueDeclare(queue, true, false, false, null);
@@ -250,8 +250,8 @@ public final class Client {
     }
 
     private static String tx() throws Exception {
-        Protocol.withQueue("tx", null, (other, queue) -> {
-            try (Connection connection = Protocol.connect()) {
+        Amqp.withQueue("tx", null, (other, queue) -> {
+            try (Connection connection = Amqp.connect()) {
                 Channel channel = connection.createChannel();
                 channel.txSelect();
                 channel.basicPublish("", queue, null, "dropped".getBytes());
@@ -267,7 +267,7 @@ public final class Client {
 
     private static String large() throws Exception {
         byte[] body = "quorate!".repeat(1 << 17).getBytes();
-        Protocol.withQueue("large", null, (channel, queue) -> {
+        Amqp.withQueue("large", null, (channel, queue) -> {
             channel.basicPublish("", queue, null, body);
             channel.waitForConfirmsOrDie(Protocol.WAIT_MS_MAX);
             Protocol.equal(channel.basicGet(queue, true).getBody(), body, "body");
@@ -276,7 +276,7 @@ public final class Client {
     }
 
     private static String heartbeat() throws Exception {
-        ConnectionFactory factory = Protocol.factory(Protocol.given.urls.get(0));
+        ConnectionFactory factory = Amqp.factory(Protocol.given.urls.get(0));
         factory.setRequestedHeartbeat(1);
         factory.setAutomaticRecoveryEnabled(false);
         try (Connection connection = factory.newConnection()) {
@@ -287,8 +287,8 @@ public final class Client {
     }
 
     private static String requeue() throws Exception {
-        Protocol.withQueue("requeue", null, (channel, queue) -> {
-            Protocol.publish(channel, queue, "again");
+        Amqp.withQueue("requeue", null, (channel, queue) -> {
+            Amqp.publish(channel, queue, "again");
             GetResponse first = channel.basicGet(queue, false);
             Protocol.equal(first.getEnvelope().isRedeliver(), false, "redelivered at first");
             channel.basicNack(first.getEnvelope().getDeliveryTag(), false, true);
@@ -301,11 +301,11 @@ public final class Client {
     }
 
     private static String deadLetter() throws Exception {
-        Protocol.withQueue("dead", null, (channel, dead) -> {
+        Amqp.withQueue("dead", null, (channel, dead) -> {
             Map<String, Object> arguments = Map.of("x-message-ttl", 50,
                     "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead);
-            Protocol.withQueue("short", arguments, (other, queue) -> {
-                Protocol.publish(other, queue, "late");
+            Amqp.withQueue("short", arguments, (other, queue) -> {
+                Amqp.publish(other, queue, "late");
                 List<Delivery> got = new CopyOnWriteArrayList<>();
                 channel.basicConsume(dead, true, (tag, letter) -> got.add(letter), tag -> {});
                 Protocol.until(() -> !got.isEmpty(), "dead letter");

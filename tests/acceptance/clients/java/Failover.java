@@ -22,7 +22,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 final class Failover {
     static String run() throws Exception {
         String queue = Protocol.name("failover");
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             Map<String, Object> arguments = Map.of("x-queue-type", "quorum");
             connection.createChannel().queueDeclare(queue, true, false, false, arguments);
         }
@@ -31,7 +31,7 @@ final class Failover {
             URI uri = URI.create((String) url);
             addresses.add(new Address(uri.getHost(), uri.getPort()));
         }
-        ConnectionFactory factory = Protocol.factory(Protocol.given.urls.get(0));
+        ConnectionFactory factory = Amqp.factory(Protocol.given.urls.get(0));
         AddressResolver inOrder = new AddressResolver() {
             @Override
             public List<Address> getAddresses() {

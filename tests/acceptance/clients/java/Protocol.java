@@ -1,7 +1,4 @@
 import com.google.gson.Gson;
-import com.rabbitmq.client.Channel;
-import com.rabbitmq.client.Connection;
-import com.rabbitmq.client.ConnectionFactory;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.HashMap;
@@ -21,10 +18,6 @@ final class Protocol {
         List<String> urls;
         String prefix;
         List<String> steps;
-    }
-
-    interface Work {
-        void on(Channel channel, String queue) throws Exception;
     }
 
     static Given given;
@@ -83,36 +76,5 @@ final class Protocol {
             }
             Thread.sleep(20);
         }
-    }
-
-    static ConnectionFactory factory(String url) throws Exception {
-        ConnectionFactory factory = new ConnectionFactory();
-        factory.setUri(url);
-        factory.setNetworkRecoveryInterval(200);
-        return factory;
-    }
-
-    static Connection connect() throws Exception {
-        return factory(given.urls.get(0)).newConnection();
-    }
-
-    /** A channel in confirm mode, and a queue that is deleted afterwards. */
-    static void withQueue(String what, Map<String, Object> arguments, Work work) throws Exception {
-        try (Connection connection = connect()) {
-            Channel channel = connection.createChannel();
-            String queue =
-                    channel.queueDeclare(name(what), true, false, false, arguments).getQueue();
-            try {
-                channel.confirmSelect();
-                work.on(channel, queue);
-            } finally {
-                connection.createChannel().queueDelete(queue);
-            }
-        }
-    }
-
-    static void publish(Channel channel, String queue, String body) throws Exception {
-        channel.basicPublish("", queue, null, body.getBytes());
-        channel.waitForConfirmsOrDie(WAIT_MS_MAX);
     }
 }

@@ -36,7 +36,7 @@ final class Streams {
 
     static String read() throws Exception {
         int[] readers = {0};
-        Protocol.withQueue("streams", STREAM, (channel, queue) -> {
+        Amqp.withQueue("streams", STREAM, (channel, queue) -> {
             Date moment = null;
             for (int n = 0; n < 20; n++) {
                 if (n == 10) {
@@ -44,7 +44,7 @@ final class Streams {
                     Thread.sleep(1100);
                     moment = new Date();
                 }
-                Protocol.publish(channel, queue, "" + n);
+                Amqp.publish(channel, queue, "" + n);
             }
             Map<Object, List<String>> wanted = new LinkedHashMap<>();
             wanted.put("first", range(0, 20));
@@ -52,12 +52,12 @@ final class Streams {
             wanted.put("next", range(20, 20));
             wanted.put(15, range(15, 20));
             wanted.put(moment, range(10, 20));
-            try (Connection connection = Protocol.connect()) {
+            try (Connection connection = Amqp.connect()) {
                 Map<Object, List<String>> found = new LinkedHashMap<>();
                 for (Object offset : wanted.keySet()) {
                     found.put(offset, reading(connection, queue, offset));
                 }
-                Protocol.publish(channel, queue, "20");
+                Amqp.publish(channel, queue, "20");
                 for (Object offset : wanted.keySet()) {
                     List<String> expected = wanted.get(offset);
                     Protocol.until(() -> found.get(offset).size() >= expected.size(),
@@ -73,12 +73,12 @@ final class Streams {
     /** Readers at nodes that survive, while the publisher's is killed. */
     static String readKilled() throws Exception {
         String queue = Protocol.name("streams-kill");
-        try (Connection connection = Protocol.connect()) {
+        try (Connection connection = Amqp.connect()) {
             connection.createChannel().queueDeclare(queue, true, false, false, STREAM);
         }
         List<?> urls = (List<?>) Protocol.ask("leader", queue).get("urls");
-        try (Connection second = Protocol.factory((String) urls.get(1)).newConnection();
-                Connection third = Protocol.factory((String) urls.get(2)).newConnection()) {
+        try (Connection second = Amqp.factory((String) urls.get(1)).newConnection();
+                Connection third = Amqp.factory((String) urls.get(2)).newConnection()) {
             List<List<String>> readers =
                     List.of(reading(second, queue, "first"), reading(third, queue, "first"));
             int confirmed = publish(second.createChannel(), queue);
