@@ -14,8 +14,8 @@ from tests.acceptance.clients.brokers import QuorateBroker, nats, quorate_nodes
 from tests.acceptance.clients.roster import CLIENTS, NATS_CLIENTS, Client
 from tests.acceptance.clients.running import Outcome, run_client
 
-#: The slowest starts a dozen Celery workers; a program that hangs is given up earlier.
-CLIENT_S_MAX = 600
+#: The slowest is first built by cargo; a program that hangs is given up earlier.
+CLIENT_S_MAX = 1_200
 
 
 def marked(client: Client) -> object:
