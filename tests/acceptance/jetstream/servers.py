@@ -28,7 +28,14 @@ WAIT_S = 30.0
 NEEDS = {
     "cluster": "several nodes",
     "users": "a server of its own, with users that may do little",
+    "batches": "atomic batches",
+    "counters": "counters",
+    "replay": "replay `original`",
+    "samples": "samples of acknowledgements",
+    "schedules": "delayed and repeated messages",
 }
+#: Of these, what `docs/nats.md` lists as not there yet.
+NOT_YET = frozenset({"batches", "counters", "replay", "samples", "schedules"})
 
 #: May publish to and subscribe to these, and to inboxes.
 NARROW = {"user": "narrow", "pass": "narrow-password"}
@@ -86,7 +93,7 @@ class QuorateServers(OwnNodes, NatsServer):
         OwnNodes.__init__(self, folder)
         NatsServer.__init__(self, f"nats://127.0.0.1:{self.nodes[0].nats}")
         self.addresses = [f"127.0.0.1:{node.nats}" for node in self.nodes]
-        self.offers = frozenset(NEEDS)
+        self.offers = frozenset(NEEDS) - NOT_YET
 
     def start(self) -> None:
         OwnNodes.start(self)

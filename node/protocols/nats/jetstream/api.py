@@ -774,7 +774,7 @@ class Api:
             deliver = existing.config.get("deliver_subject")
             moved = deliver and deliver != config.get("deliver_subject")
             if moved and self._leading.waiting(served.info, name)[1]:
-                raise known(10105)
+                raise known(10013)
             config = consumer_config.changed(existing.config, config)
         if (served.info.stream or {}).get("retention") == "workqueue":
             consumer_config.check_workqueue(config, others)

@@ -57,7 +57,6 @@ _KNOWN: Final = {
     10099: (400, "multiple non-filtered consumers not allowed on workqueue stream"),
     10100: (400, "filtered consumer not unique on workqueue stream"),
     10101: (400, "consumer must be deliver all on workqueue stream"),
-    10105: (400, "consumer already exists and is still active"),
     10108: (400, "consumer with flow control also needs heartbeats"),
     10109: (400, "invalid operation on sealed stream"),
     10112: (400, "invalid push consumer deliver subject"),

@@ -40,6 +40,8 @@ BYTES_AT_ONCE: Final = 1 << 20
 SLOWER_S: Final = 0.01
 #: Numbers in the reply subject of a delivery, roughly: who limits bytes counts them.
 REPLY_BYTES: Final = 38
+#: A consumer with a rate is sent what it may have in so long, or one message that is larger.
+RATE_SLICE_S: Final = 0.05
 #: After a proposal that failed.
 AGAIN_S: Final = 0.05
 #: With flow control: so much may be sent that was not heard of.
@@ -90,6 +92,7 @@ class Feed:
         self._timer: asyncio.TimerHandle | None = None
         self._used_s = self._loop.time()  # when somebody last wanted something of it
         # Of a push consumer.
+        self._turn_s = 0.0  # with a rate: when it may be sent more
         self._beat_s = self._used_s
         self._unheard_bytes = 0
         self._flow: bytes | None = None  # the subject by which it says how far it is
@@ -159,7 +162,7 @@ class Feed:
 
     def _look(self) -> None:
         self._soon = False
-        if self._fetching or self.over:
+        if self._fetching or self.over or self._loop.time() < self._turn_s:
             return
         if not self.consumer.may_fetch:
             self._nothing_left()
@@ -176,7 +179,11 @@ class Feed:
             held = self._flow is not None and self._unheard_bytes >= FLOW_BYTES_MAX
             if held or not self.bound:
                 return []
-            return [(_PUSH, 1, 0) if self._alone else (_PUSH, MESSAGES_AT_ONCE, BYTES_AT_ONCE)]
+            if self._alone:
+                return [(_PUSH, 1, 0)]
+            rate = self.config.get("rate_limit_bps")
+            slice_ = max(1, int(rate / 8 * RATE_SLICE_S)) if rate else BYTES_AT_ONCE
+            return [(_PUSH, MESSAGES_AT_ONCE, min(slice_, BYTES_AT_ONCE))]
         vhost, wanted = self.info.vhost, self._home.post.wanted
         gone = {each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))}
         if gone:
@@ -284,7 +291,8 @@ class Feed:
             self._loop.call_later(SLOWER_S, self.wake)
         elif rate and loaded:
             size = sum(each.size for messages in by_request.values() for each in messages)
-            self._loop.call_later(size * 8 / rate, self.wake)
+            self._turn_s = now_s + size * 8 / rate
+            self._loop.call_at(self._turn_s, self.wake)
         elif not self.consumer.may_fetch:
             self._nothing_left()
         else:

@@ -1,0 +1,406 @@
+"""N2, publishing into streams: acknowledgements, headers, limits, retention."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.acceptance.jetstream.visit import MS, QUIET_S, S, Visit, bodies, headers_of
+from tests.acceptance.rows.suite import needs
+
+SOON_MS = 150
+
+
+def n2_publish_ack(js: Visit) -> None:
+    """Stream and sequence, as JSON; sequences are dense."""
+    stream = js.stream()
+    assert js.publish(stream, b"a") == {"stream": stream, "seq": 1}
+    assert js.publish(f"{stream}.x", b"") == {"stream": stream, "seq": 2}
+
+
+def n2_publish_without_a_reply(js: Visit) -> None:
+    """It is stored, and nobody is told."""
+    stream = js.stream()
+    js.publish(stream)
+    js.main.tell(stream, b"b")
+    js.main.flush()
+    js.until(lambda: js.state(stream)["messages"] == 2, "it is not stored")
+
+
+def n2_publish_reaches_core_subscribers(js: Visit) -> None:
+    """What a stream stores is delivered as any other message, too."""
+    stream = js.stream()
+    target = js.main.subscribe(f"{stream}.>")
+    js.publish(f"{stream}.a", b"x")
+    message = target.next()
+    assert (message.subject, message.body) == (f"{stream}.a", b"x")
+
+
+def n2_publish_with_headers(js: Visit) -> None:
+    """They are stored and delivered as they are."""
+    stream = js.stream()
+    js.publish(stream, b"x", **{"Colour": "blue", "X-y": "a: b"})
+    message = js.fetch(stream, js.consumer(stream), 1)[0]
+    assert headers_of(message) == {"Colour": "blue", "X-y": "a: b"}
+    assert message.body == b"x"
+
+
+def n2_publish_no_ack_stream(js: Visit) -> None:
+    """A stream with no_ack stores, and answers nothing."""
+    stream = js.stream(no_ack=True)
+    inbox = js.main.inbox()
+
+    def stored() -> bool:
+        js.main.tell(stream, b"x", reply=inbox.subject)
+        return js.state(stream)["messages"] > 0
+
+    js.until(stored, "it is not stored")
+    assert not [each for each in js.main.arrived(inbox.sid, QUIET_S) if each.body]
+
+
+def n2_msg_id(js: Visit) -> None:
+    """The same id within the window is stored once, and answered with the first sequence."""
+    stream = js.stream()
+    assert js.publish(stream, b"a", Nats_Msg_Id="one") == {"stream": stream, "seq": 1}
+    again = js.publish(f"{stream}.other", b"b", Nats_Msg_Id="one")
+    assert again == {"stream": stream, "seq": 1, "duplicate": True}
+    assert js.publish(stream, b"c", Nats_Msg_Id="two")["seq"] == 2
+    assert js.state(stream)["messages"] == 2
+
+
+def n2_msg_id_after_the_window(js: Visit) -> None:
+    """Then it may come again."""
+    stream = js.stream(duplicate_window=SOON_MS * MS)
+    js.publish(stream, b"a", Nats_Msg_Id="one")
+    js.until(
+        lambda: "duplicate" not in js.publish(stream, b"b", Nats_Msg_Id="one"),
+        "it is a duplicate for ever",
+    )
+    assert js.state(stream)["messages"] == 2
+
+
+def n2_expected_stream(js: Visit) -> None:
+    """Another one is refused."""
+    stream = js.stream()
+    assert js.publish(stream, Nats_Expected_Stream=stream)["seq"] == 1
+    found = js.publish(stream, Nats_Expected_Stream="other")
+    js.is_error(found, 10060, 400)
+    assert (found["stream"], found["seq"]) == (stream, 0)
+
+
+def n2_expected_last_sequence(js: Visit) -> None:
+    """The last sequence of the stream must be that one."""
+    stream = js.stream()
+    assert js.publish(stream, Nats_Expected_Last_Sequence=0)["seq"] == 1
+    assert js.publish(stream, Nats_Expected_Last_Sequence=1)["seq"] == 2
+    error = js.is_error(js.publish(stream, Nats_Expected_Last_Sequence=1), 10071, 400)
+    assert error["description"] == "wrong last sequence: 2"
+
+
+def n2_expected_last_subject_sequence(js: Visit) -> None:
+    """The last sequence of the subject, or of another one; 0: it has none."""
+    stream = js.stream()
+    js.fill(f"{stream}.a", "1")
+    js.fill(f"{stream}.b", "2")
+    put = f"{stream}.a"
+    assert js.publish(put, Nats_Expected_Last_Subject_Sequence=1)["seq"] == 3
+    error = js.is_error(js.publish(put, Nats_Expected_Last_Subject_Sequence=1), 10071, 400)
+    assert error["description"] == "wrong last sequence: 3"
+    js.is_error(js.publish(put, Nats_Expected_Last_Subject_Sequence=0), 10071)
+    assert js.publish(f"{stream}.c", Nats_Expected_Last_Subject_Sequence=0)["seq"] == 4
+    other = {"Nats-Expected-Last-Subject-Sequence-Subject": f"{stream}.b"}
+    found = js.publish(put, Nats_Expected_Last_Subject_Sequence=2, **other)
+    assert found["seq"] == 5
+    found = js.publish(put, Nats_Expected_Last_Subject_Sequence=1, **other)
+    error = js.is_error(found, 10071)
+    assert error["description"] == "wrong last sequence: 2"
+
+
+def n2_expected_last_sequence_of_several_subjects(js: Visit) -> None:
+    """The subject that is looked at may have wildcards."""
+    stream = js.stream()
+    js.fill(f"{stream}.x.a", "1")
+    js.fill(f"{stream}.x.b", "2")
+    js.fill(f"{stream}.y", "3")
+    every = {"Nats-Expected-Last-Subject-Sequence-Subject": f"{stream}.x.*"}
+    put = f"{stream}.x.a"
+    js.is_error(js.publish(put, Nats_Expected_Last_Subject_Sequence=1, **every), 10071)
+    assert js.publish(put, Nats_Expected_Last_Subject_Sequence=2, **every)["seq"] == 4
+
+
+def n2_expected_last_msg_id(js: Visit) -> None:
+    """The id of the last message must be that one."""
+    stream = js.stream()
+    js.publish(stream, Nats_Msg_Id="one")
+    js.is_error(js.publish(stream, Nats_Expected_Last_Msg_Id="two"), 10070, 400)
+    assert js.publish(stream, Nats_Expected_Last_Msg_Id="one")["seq"] == 2
+
+
+def n2_expected_races(js: Visit) -> None:
+    """Of many who expect the same sequence one succeeds."""
+    stream = js.stream()
+    clients = [js.client(number) for number in range(6)]
+    headers = {"Nats-Expected-Last-Subject-Sequence": 0}
+    subject = f"{stream}.key"
+    js.publish(f"{stream}.known")
+    for client in clients:
+        js.until(
+            lambda client=client: client.request(f"{stream}.known").status == 0, "nobody stores it"
+        )
+    with ThreadPoolExecutor(len(clients)) as pool:
+        found = list(pool.map(lambda each: each.request(subject, b"x", headers).json, clients))
+    assert sum("error" not in each for each in found) == 1
+    assert {each["error"]["err_code"] for each in found if "error" in each} == {10071}
+    assert js.info(stream, subjects_filter=subject)["state"]["subjects"] == {subject: 1}
+
+
+def n2_rollup(js: Visit) -> None:
+    """It takes the place of all before it: of its subject, or of the stream."""
+    stream = js.stream(allow_rollup_hdrs=True)
+    js.fill(f"{stream}.a", "1", "2")
+    js.fill(f"{stream}.b", "3")
+    assert js.publish(f"{stream}.a", b"4", Nats_Rollup="sub")["seq"] == 4
+    found = js.info(stream, subjects_filter=">")["state"]["subjects"]
+    assert found == {f"{stream}.a": 1, f"{stream}.b": 1}
+    assert js.publish(f"{stream}.b", b"5", Nats_Rollup="all")["seq"] == 5
+    state = js.state(stream)
+    assert (state["messages"], state["first_seq"]) == (1, 5)
+
+
+def n2_rollup_refused(js: Visit) -> None:
+    """Where it is not allowed, and when it says what it cannot mean."""
+    js.is_error(js.publish(js.stream(), Nats_Rollup="sub"), 10111)
+    js.is_error(js.publish(js.stream(allow_rollup_hdrs=True), Nats_Rollup="some"), 10111)
+
+
+def n2_message_ttl(js: Visit) -> None:
+    """A message goes by itself; others stay."""
+    stream = js.stream(allow_msg_ttl=True)
+    js.publish(f"{stream}.a", b"1", Nats_TTL="1s")
+    js.publish(f"{stream}.b", b"2", Nats_TTL="never")
+    js.publish(f"{stream}.c", b"3", Nats_TTL="3600")
+    js.publish(f"{stream}.d", b"4", Nats_TTL="1h30m")
+    assert js.state(stream)["messages"] == 4
+    js.until(lambda: js.state(stream)["messages"] == 3, "it did not go")
+    assert js.state(stream)["first_seq"] == 2
+
+
+def n2_message_ttl_refused(js: Visit) -> None:
+    """Less than a second, nonsense, and where it is not allowed."""
+    stream = js.stream(allow_msg_ttl=True)
+    for ttl in ("500ms", "-1", "-5s", "soon"):
+        js.is_error(js.publish(stream, Nats_TTL=ttl), 10165, 400, ttl)
+    js.is_error(js.publish(js.stream(), Nats_TTL="5s"), 10166, 400)
+
+
+def n2_message_ttl_leaves_markers(js: Visit) -> None:
+    """Where it is asked for, what went by its age is told of in the stream."""
+    stream = js.stream(allow_msg_ttl=True, subject_delete_marker_ttl=10 * S)
+    js.publish(f"{stream}.a", b"1", Nats_TTL="1s")
+    js.until(lambda: js.state(stream)["last_seq"] == 2, "there is no marker")
+    (marker,) = js.fetch(stream, js.consumer(stream, deliver_policy="last"), 1)
+    assert marker.subject == f"{stream}.a"
+    assert headers_of(marker)["Nats-Marker-Reason"] == "MaxAge"
+    assert headers_of(marker)["Nats-TTL"] == "10s"
+
+
+@needs("batches")
+def n2_batch(js: Visit) -> None:
+    """All messages of a batch or none; one answer when it is complete."""
+    stream = js.stream(allow_atomic=True)
+    first = {"Nats-Batch-Id": "b1", "Nats-Batch-Sequence": 1}
+    answer = js.request(f"{stream}.a", b"1", first)
+    assert answer.body == b""
+    answer = js.request(f"{stream}.b", b"2", first | {"Nats-Batch-Sequence": 2})
+    assert js.state(stream)["messages"] == 0
+    last = first | {"Nats-Batch-Sequence": 3, "Nats-Batch-Commit": 1}
+    found = js.request(f"{stream}.c", b"3", last).json
+    assert found == {"stream": stream, "seq": 3, "batch": "b1", "count": 3}
+    assert js.state(stream)["messages"] == 3
+
+
+@needs("batches")
+def n2_batch_refused(js: Visit) -> None:
+    """Without leave, without a sequence, with a gap, with an id that is too long."""
+    js.is_error(js.publish(js.stream(), **{"Nats-Batch-Id": "b", "Nats-Batch-Sequence": 1}), 10174)
+    stream = js.stream(allow_atomic=True)
+    js.is_error(js.publish(stream, **{"Nats-Batch-Id": "b"}), 10175)
+    js.is_error(js.publish(stream, **{"Nats-Batch-Id": "b" * 65, "Nats-Batch-Sequence": 1}), 10179)
+    gap = {"Nats-Batch-Id": "c", "Nats-Batch-Sequence": 2, "Nats-Batch-Commit": 1}
+    js.is_error(js.publish(stream, **gap), 10176)
+    assert js.state(stream)["messages"] == 0
+
+
+@needs("counters")
+def n2_counter(js: Visit) -> None:
+    """Each message adds to what its subject counts; the answer carries the sum."""
+    stream = js.stream(allow_msg_counter=True)
+    subject = f"{stream}.n"
+    assert js.publish(subject, b"", **{"Nats-Incr": "+2"})["val"] == "2"
+    assert js.publish(subject, b"", **{"Nats-Incr": "-5"})["val"] == "-3"
+    (last,) = js.fetch(stream, js.consumer(stream, deliver_policy="last"), 1)
+    assert last.json == {"val": "-3"}
+
+
+@needs("schedules")
+def n2_schedule(js: Visit) -> None:
+    """A message that is published later, to another subject."""
+    stream = js.stream(allow_msg_schedules=True, allow_rollup_hdrs=True)
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
+    headers = {"Nats-Schedule": f"@at {when}", "Nats-Schedule-Target": f"{stream}.out"}
+    target = js.main.subscribe(f"{stream}.out")
+    js.publish(f"{stream}.plan", b"x", **headers)
+    assert target.body() == b"x"
+
+
+def n2_max_msg_size(js: Visit) -> None:
+    """A larger message is refused; headers count."""
+    stream = js.stream(max_msg_size=100)
+    assert js.publish(stream, b"x" * 100)["seq"] == 1
+    js.is_error(js.publish(stream, b"x" * 101), 10054, 400)
+    js.is_error(js.publish(stream, b"x" * 90, Colour="blue"), 10054, 400)
+
+
+def n2_max_msgs(js: Visit) -> None:
+    """The oldest goes."""
+    stream = js.stream(max_msgs=2)
+    assert js.fill(stream, "a", "b", "c") == [1, 2, 3]
+    state = js.state(stream)
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (2, 2, 3)
+
+
+def n2_max_bytes(js: Visit) -> None:
+    """The oldest goes until the rest fits."""
+    stream = js.stream(max_bytes=1000)
+    js.fill(stream, *("x" * 200 for _ in range(10)))
+    state = js.state(stream)
+    assert state["bytes"] <= 1000
+    assert 1 <= state["messages"] <= 4
+
+
+def n2_max_age(js: Visit) -> None:
+    """What is older goes."""
+    stream = js.stream(max_age=SOON_MS * 2 * MS)
+    js.fill(stream, "a")
+    js.until(lambda: js.state(stream)["messages"] == 0, "it did not go")
+    state = js.state(stream)
+    assert (state["first_seq"], state["last_seq"]) == (2, 1)
+
+
+def n2_max_msgs_per_subject(js: Visit) -> None:
+    """Of each subject the last so many are kept."""
+    stream = js.stream(max_msgs_per_subject=2)
+    js.fill(f"{stream}.a", "1", "2", "3")
+    js.fill(f"{stream}.b", "4")
+    found = js.info(stream, subjects_filter=">")["state"]
+    assert found["subjects"] == {f"{stream}.a": 2, f"{stream}.b": 1}
+    assert found["first_seq"] == 2
+
+
+def n2_discard_new(js: Visit) -> None:
+    """A full stream refuses instead: 503."""
+    stream = js.stream(max_msgs=2, discard="new")
+    js.fill(stream, "a", "b")
+    error = js.is_error(js.publish(stream, b"c"), 10077, 503)
+    assert error["description"] == "maximum messages exceeded"
+    js.got(f"STREAM.MSG.DELETE.{stream}", {"seq": 1})
+    assert js.publish(stream, b"c")["seq"] == 3
+    by_bytes = js.stream(max_bytes=500, discard="new")
+    js.publish(by_bytes, b"x" * 300)
+    error = js.is_error(js.publish(by_bytes, b"x" * 300), 10077, 503)
+    assert error["description"] == "maximum bytes exceeded"
+
+
+def n2_discard_new_per_subject(js: Visit) -> None:
+    """Full is each subject by itself."""
+    stream = js.stream(max_msgs_per_subject=1, discard="new", discard_new_per_subject=True)
+    js.fill(f"{stream}.a", "1")
+    error = js.is_error(js.publish(f"{stream}.a", b"2"), 10077, 503)
+    assert error["description"] == "maximum messages per subject exceeded"
+    assert js.publish(f"{stream}.b", b"2")["seq"] == 2
+
+
+def n2_sealed(js: Visit) -> None:
+    """Nothing is stored any more, and nothing goes."""
+    stream = js.stream()
+    js.fill(stream, "a")
+    js.got(f"STREAM.UPDATE.{stream}", js.info(stream)["config"] | {"sealed": True})
+    js.is_error(js.publish(stream, b"b"), 10109, 400)
+    assert js.state(stream)["messages"] == 1
+
+
+def n2_first_seq(js: Visit) -> None:
+    """A stream may begin at another sequence."""
+    stream = js.stream(first_seq=1000)
+    assert js.fill(stream, "a", "b") == [1000, 1001]
+    assert js.state(stream)["first_seq"] == 1000
+
+
+def n2_interest(js: Visit) -> None:
+    """A message goes when all consumers that want it have acknowledged it, or none wants it."""
+    stream = js.stream(retention="interest")
+    first = js.consumer(stream, filter_subject=f"{stream}.a")
+    second = js.consumer(stream, filter_subject=f"{stream}.>")
+    js.fill(f"{stream}.a", "1")
+    js.fill(stream, "nobody")
+    js.until(lambda: js.state(stream)["messages"] == 1, "what nobody wants is kept")
+    for message in js.fetch(stream, first, 1):
+        js.say(message)
+    assert js.state(stream)["messages"] == 1
+    for message in js.fetch(stream, second, 1):
+        js.say(message)
+    js.until(lambda: js.state(stream)["messages"] == 0, "it is still there")
+
+
+def n2_workqueue(js: Visit) -> None:
+    """A message goes when it is acknowledged once."""
+    stream = js.stream(retention="workqueue")
+    js.fill(stream, "a", "b")
+    consumer = js.consumer(stream)
+    first, _ = js.fetch(stream, consumer, 2)
+    js.say(first)
+    js.until(lambda: js.state(stream)["messages"] == 1, "it is still there")
+    assert js.state(stream)["first_seq"] == 2
+
+
+def n2_workqueue_terminated(js: Visit) -> None:
+    """So it does when it is terminated."""
+    stream = js.stream(retention="workqueue")
+    js.fill(stream, "a")
+    (message,) = js.fetch(stream, js.consumer(stream), 1)
+    js.say(message, b"+TERM")
+    js.until(lambda: js.state(stream)["messages"] == 0, "it is still there")
+
+
+def n2_workqueue_one_taker(js: Visit) -> None:
+    """Consumers of a work queue share no message."""
+    stream = js.stream(retention="workqueue")
+    js.consumer(stream, filter_subject=f"{stream}.a")
+    js.is_error(js.put_consumer(stream, "no", filter_subject=f"{stream}.a"), 10100, 400)
+    js.is_error(js.put_consumer(stream, "no", filter_subject=f"{stream}.*"), 10100, 400)
+    js.is_error(js.put_consumer(stream, "no"), 10099, 400)
+    js.consumer(stream, filter_subject=f"{stream}.b")
+    js.is_error(
+        js.put_consumer(stream, "no", ack_policy="none", filter_subject=f"{stream}.c"), 10084, 400
+    )
+    js.is_error(
+        js.put_consumer(stream, "no", ack_policy="all", filter_subject=f"{stream}.c"), 10098, 400
+    )
+    js.is_error(
+        js.put_consumer(stream, "no", deliver_policy="new", filter_subject=f"{stream}.c"),
+        10101,
+        400,
+    )
+
+
+def n2_in_order(js: Visit) -> None:
+    """What one client publishes without waiting is stored in that order."""
+    stream = js.stream()
+    inbox = js.main.inbox()
+    js.publish(stream)
+    for number in range(200):
+        js.main.tell(stream, str(number).encode(), reply=inbox.subject)
+    sequences = [each.json["seq"] for each in inbox.some(200)]
+    assert sorted(sequences) == list(range(2, 202))
+    consumer = js.consumer(stream, deliver_policy="by_start_sequence", opt_start_seq=2)
+    assert bodies(js.fetch(stream, consumer, 200)) == [str(number) for number in range(200)]
