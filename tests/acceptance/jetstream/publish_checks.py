@@ -39,7 +39,7 @@ def n2_publish_reaches_core_subscribers(js: Visit) -> None:
 def n2_publish_with_headers(js: Visit) -> None:
     """They are stored and delivered as they are."""
     stream = js.stream()
-    js.publish(stream, b"x", **{"Colour": "blue", "X-y": "a: b"})
+    js.publish(stream, b"x", {"Colour": "blue", "X-y": "a: b"})
     message = js.fetch(stream, js.consumer(stream), 1)[0]
     assert headers_of(message) == {"Colour": "blue", "X-y": "a: b"}
     assert message.body == b"x"
@@ -109,9 +109,9 @@ def n2_expected_last_subject_sequence(js: Visit) -> None:
     js.is_error(js.publish(put, Nats_Expected_Last_Subject_Sequence=0), 10071)
     assert js.publish(f"{stream}.c", Nats_Expected_Last_Subject_Sequence=0)["seq"] == 4
     other = {"Nats-Expected-Last-Subject-Sequence-Subject": f"{stream}.b"}
-    found = js.publish(put, Nats_Expected_Last_Subject_Sequence=2, **other)
+    found = js.publish(put, headers=other, Nats_Expected_Last_Subject_Sequence=2)
     assert found["seq"] == 5
-    found = js.publish(put, Nats_Expected_Last_Subject_Sequence=1, **other)
+    found = js.publish(put, headers=other, Nats_Expected_Last_Subject_Sequence=1)
     error = js.is_error(found, 10071)
     assert error["description"] == "wrong last sequence: 2"
 
@@ -124,8 +124,8 @@ def n2_expected_last_sequence_of_several_subjects(js: Visit) -> None:
     js.fill(f"{stream}.y", "3")
     every = {"Nats-Expected-Last-Subject-Sequence-Subject": f"{stream}.x.*"}
     put = f"{stream}.x.a"
-    js.is_error(js.publish(put, Nats_Expected_Last_Subject_Sequence=1, **every), 10071)
-    assert js.publish(put, Nats_Expected_Last_Subject_Sequence=2, **every)["seq"] == 4
+    js.is_error(js.publish(put, headers=every, Nats_Expected_Last_Subject_Sequence=1), 10071)
+    assert js.publish(put, headers=every, Nats_Expected_Last_Subject_Sequence=2)["seq"] == 4
 
 
 def n2_expected_last_msg_id(js: Visit) -> None:
@@ -148,7 +148,8 @@ def n2_expected_races(js: Visit) -> None:
             lambda client=client: client.request(f"{stream}.known").status == 0, "nobody stores it"
         )
     with ThreadPoolExecutor(len(clients)) as pool:
-        found = list(pool.map(lambda each: each.request(subject, b"x", headers).json, clients))
+        answers = [pool.submit(each.request, subject, b"x", headers) for each in clients]
+        found = [each.result().json for each in answers]
     assert sum("error" not in each for each in found) == 1
     assert {each["error"]["err_code"] for each in found if "error" in each} == {10071}
     assert js.info(stream, subjects_filter=subject)["state"]["subjects"] == {subject: 1}
@@ -222,12 +223,16 @@ def n2_batch(js: Visit) -> None:
 @needs("batches")
 def n2_batch_refused(js: Visit) -> None:
     """Without leave, without a sequence, with a gap, with an id that is too long."""
-    js.is_error(js.publish(js.stream(), **{"Nats-Batch-Id": "b", "Nats-Batch-Sequence": 1}), 10174)
+    js.is_error(
+        js.publish(js.stream(), headers={"Nats-Batch-Id": "b", "Nats-Batch-Sequence": 1}), 10174
+    )
     stream = js.stream(allow_atomic=True)
-    js.is_error(js.publish(stream, **{"Nats-Batch-Id": "b"}), 10175)
-    js.is_error(js.publish(stream, **{"Nats-Batch-Id": "b" * 65, "Nats-Batch-Sequence": 1}), 10179)
+    js.is_error(js.publish(stream, headers={"Nats-Batch-Id": "b"}), 10175)
+    js.is_error(
+        js.publish(stream, headers={"Nats-Batch-Id": "b" * 65, "Nats-Batch-Sequence": 1}), 10179
+    )
     gap = {"Nats-Batch-Id": "c", "Nats-Batch-Sequence": 2, "Nats-Batch-Commit": 1}
-    js.is_error(js.publish(stream, **gap), 10176)
+    js.is_error(js.publish(stream, headers=gap), 10176)
     assert js.state(stream)["messages"] == 0
 
 
@@ -236,8 +241,8 @@ def n2_counter(js: Visit) -> None:
     """Each message adds to what its subject counts; the answer carries the sum."""
     stream = js.stream(allow_msg_counter=True)
     subject = f"{stream}.n"
-    assert js.publish(subject, b"", **{"Nats-Incr": "+2"})["val"] == "2"
-    assert js.publish(subject, b"", **{"Nats-Incr": "-5"})["val"] == "-3"
+    assert js.publish(subject, headers={"Nats-Incr": "+2"})["val"] == "2"
+    assert js.publish(subject, headers={"Nats-Incr": "-5"})["val"] == "-3"
     (last,) = js.fetch(stream, js.consumer(stream, deliver_policy="last"), 1)
     assert last.json == {"val": "-3"}
 
@@ -248,9 +253,11 @@ def n2_schedule(js: Visit) -> None:
     stream = js.stream(allow_msg_schedules=True, allow_rollup_hdrs=True)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
     headers = {"Nats-Schedule": f"@at {when}", "Nats-Schedule-Target": f"{stream}.out"}
-    target = js.main.subscribe(f"{stream}.out")
-    js.publish(f"{stream}.plan", b"x", **headers)
-    assert target.body() == b"x"
+    js.publish(f"{stream}.plan", b"x", headers)
+    js.until(
+        lambda: f"{stream}.out" in js.info(stream, subjects_filter=">")["state"]["subjects"],
+        "it is not published",
+    )
 
 
 def n2_max_msg_size(js: Visit) -> None:

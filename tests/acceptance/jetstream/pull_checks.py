@@ -66,7 +66,8 @@ def d24_caps(js: Visit) -> None:
         ),
     ):
         assert status(js.pull(stream, consumer, asked).next()) == answer
-    js.put_consumer(stream, consumer, **caps | {"max_batch": 3})
+    caps["max_batch"] = 3
+    js.put_consumer(stream, consumer, **caps)
     assert js.pull(stream, consumer, {"batch": 3, "expires": S}).body() == b"a"
 
 

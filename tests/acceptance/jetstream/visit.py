@@ -243,9 +243,11 @@ class Visit:
 
     # Messages.
 
-    def publish(self, subject: str, body: bytes = b"", **headers: object) -> Json:
-        """The answer, whatever it is."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+    def publish(
+        self, subject: str, body: bytes = b"", headers: Headers | None = None, **named: object
+    ) -> Json:
+        """The answer, whatever it is. `named`: headers, with an underscore for each hyphen."""
+        given = {**(headers or {}), **{name.replace("_", "-"): named[name] for name in named}}
         answer = self.request(subject, body, given or None)
         assert answer.body, f"a publish to {subject} is answered {said(answer)}"
         return answer.json

@@ -1,0 +1,301 @@
+"""N2, configurations: what a stream or consumer cannot be, and how that is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.acceptance.jetstream.visit import MS, S, Json, Visit
+from tests.acceptance.rows.suite import needs
+
+
+def refuse_streams(js: Visit, cases: dict[str, tuple[int, Json]]) -> None:
+    """What is wrong -> the number of the error, and what is said."""
+    bodies: dict[str, tuple[Json, int]] = {}
+    for what, (number, config) in cases.items():
+        name = js.name()
+        bodies[what] = {"name": name, "subjects": [name], **config}, number
+    js.each_is_refused(lambda body: f"STREAM.CREATE.{body['name']}", bodies)
+
+
+def refuse_consumers(js: Visit, stream: str, cases: dict[str, tuple[int, Json]]) -> None:
+    bodies: dict[str, tuple[Json, int]] = {}
+    for what, (number, config) in cases.items():
+        given = {"durable_name": "no", "ack_policy": "explicit", **config}
+        bodies[what] = {"stream_name": stream, "config": given}, number
+    js.each_is_refused(lambda _: f"CONSUMER.DURABLE.CREATE.{stream}.no", bodies)
+
+
+def n2_stream_names_that_cannot_be(js: Visit) -> None:
+    """No wildcards or path separators, no more than 255 bytes."""
+    for name, number in (("a*", 10052), ("a>", 10052), ("a" * 256, 10052)):
+        js.refused(f"STREAM.CREATE.{name}", {"name": name, "subjects": [js.name()]}, number)
+    for name in ("a/b", "a\\b"):
+        js.refused(f"STREAM.CREATE.{name}", {"name": name, "subjects": [js.name()]}, 10128)
+
+
+def n2_stream_choices(js: Visit) -> None:
+    """A word that is none of those that there are: 10025."""
+    refuse_streams(
+        js,
+        {
+            "retention": (10025, {"retention": "some"}),
+            "discard": (10025, {"discard": "some"}),
+            "storage": (10025, {"storage": "tape"}),
+            "compression": (10025, {"compression": "zip"}),
+        },
+    )
+
+
+def n2_stream_subjects_that_cannot_be(js: Visit) -> None:
+    """Malformed, overlapping, of the server's own."""
+    name = js.name()
+    refuse_streams(
+        js,
+        {
+            "empty token": (10052, {"subjects": ["a..b"]}),
+            "space": (10052, {"subjects": ["a b"]}),
+            "overlapping": (10052, {"subjects": [f"{name}.a", f"{name}.*"]}),
+            "twice": (10052, {"subjects": [name, name]}),
+            "of the API": (10052, {"subjects": ["$JS.API.>"]}),
+            "of the system": (10052, {"subjects": ["$SYS.>"]}),
+        },
+    )
+
+
+def n2_stream_numbers(js: Visit) -> None:
+    """Replicas, texts and metadata that are too many or too long."""
+    refuse_streams(
+        js,
+        {
+            "6 replicas": (10052, {"num_replicas": 6}),
+            "negative replicas": (10133, {"num_replicas": -1}),
+            "negative first sequence": (10025, {"first_seq": -1}),
+            "long description": (10052, {"description": "d" * 4097}),
+            "much metadata": (10052, {"metadata": {"k": "v" * 131_072}}),
+        },
+    )
+
+
+def n2_stream_spans(js: Visit) -> None:
+    """At least 100 ms, and the window no longer than the age."""
+    refuse_streams(
+        js,
+        {
+            "negative age": (10052, {"max_age": -1}),
+            "short age": (10052, {"max_age": 99 * MS}),
+            "negative window": (10052, {"duplicate_window": -1}),
+            "short window": (10052, {"duplicate_window": 99 * MS}),
+            "window over age": (10052, {"max_age": S, "duplicate_window": 2 * S}),
+            "short marker": (10052, {"subject_delete_marker_ttl": 999 * MS}),
+            "negative marker": (10052, {"subject_delete_marker_ttl": -S}),
+        },
+    )
+    name = js.name()
+    found = js.created({"name": name, "subjects": [name], "max_age": S})
+    assert found["config"]["duplicate_window"] == S
+
+
+def n2_stream_combinations(js: Visit) -> None:
+    """What contradicts itself."""
+    refuse_streams(
+        js,
+        {
+            "rollup, no purge": (10052, {"deny_purge": True, "allow_rollup_hdrs": True}),
+            "per subject, old": (10052, {"discard_new_per_subject": True}),
+            "per subject, no limit": (10052, {"discard": "new", "discard_new_per_subject": True}),
+            "sealed from the start": (10052, {"sealed": True}),
+        },
+    )
+
+
+def n2_stream_limits_below_one(js: Visit) -> None:
+    """0 and less mean: none, and are shown as -1."""
+    name = js.name()
+    limits = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
+    config = js.created({"name": name, "subjects": [name], **dict.fromkeys(limits, -7)})["config"]
+    assert [config[each] for each in limits] == [-1] * 5
+
+
+def n2_stream_marker_allows_what_it_needs(js: Visit) -> None:
+    """Markers need TTLs, rollups and purges: those are allowed with them."""
+    name = js.name()
+    asked = {"name": name, "subjects": [name], "subject_delete_marker_ttl": S, "deny_purge": True}
+    config = js.created(asked)["config"]
+    assert config["allow_msg_ttl"] is True
+    assert config["allow_rollup_hdrs"] is True
+    assert config["deny_purge"] is False
+
+
+def n2_stream_metadata(js: Visit) -> None:
+    """What was given is shown; what the server adds begins with `_nats.`."""
+    name = js.name()
+    found = js.created({"name": name, "subjects": [name], "metadata": {"team": "a"}})
+    metadata = dict(found["config"]["metadata"])
+    assert metadata.pop("team") == "a"
+    assert all(key.startswith("_nats.") for key in metadata)
+
+
+def n2_stream_consumer_limits(js: Visit) -> None:
+    """Consumers of a stream may have no more, and get them by default."""
+    stream = js.stream(consumer_limits={"max_ack_pending": 50, "inactive_threshold": 60 * S})
+    config = js.about(stream, js.consumer(stream))["config"]
+    assert (config["max_ack_pending"], config["inactive_threshold"]) == (50, 60 * S)
+    refuse_consumers(
+        js,
+        stream,
+        {
+            "pending": (10121, {"max_ack_pending": 51}),
+            "inactive": (10153, {"inactive_threshold": 61 * S}),
+        },
+    )
+
+
+@needs("mirrors")
+def n2_stream_mirror(js: Visit) -> None:
+    """A mirror has what another stream has, under the same sequences."""
+    stream = js.stream()
+    js.fill(stream, "a", "b")
+    name = js.name()
+    js.created({"name": name, "mirror": {"name": stream}})
+    js.until(lambda: js.state(name)["messages"] == 2, "it does not follow")
+    assert js.got(f"STREAM.MSG.GET.{name}", {"seq": 2})["message"]["subject"] == stream
+    body: Json = {"name": f"{name}x", "subjects": ["y"], "mirror": {"name": stream}}
+    js.refused(f"STREAM.CREATE.{name}x", body, 10034)
+
+
+@needs("mirrors")
+def n2_stream_sources(js: Visit) -> None:
+    """A stream takes in what others have."""
+    first, second = js.stream(), js.stream()
+    js.fill(first, "a")
+    js.fill(second, "b")
+    name = js.name()
+    js.created({"name": name, "sources": [{"name": first}, {"name": second}]})
+    js.until(lambda: js.state(name)["messages"] == 2, "it does not take them in")
+    js.refused(f"STREAM.CREATE.{name}x", {"name": f"{name}x", "sources": [{"name": ""}]}, 10141)
+
+
+@needs("republish")
+def n2_stream_republish(js: Visit) -> None:
+    """What is stored is told again under another subject, with where it is."""
+    stream = js.name()
+    target = js.main.subscribe(f"told.{stream}.>")
+    republish = {"src": f"{stream}.>", "dest": f"told.{stream}.>"}
+    js.created({"name": stream, "subjects": [f"{stream}.>"], "republish": republish})
+    js.publish(f"{stream}.a", b"x")
+    message = target.next()
+    assert (message.subject, message.body) == (f"told.{stream}.a", b"x")
+    assert b"Nats-Sequence: 1" in message.header
+
+
+@needs("transforms")
+def n2_stream_subject_transform(js: Visit) -> None:
+    """What comes is stored under another subject."""
+    stream = js.name()
+    change = {"src": f"{stream}.*", "dest": f"{stream}.new.{{{{wildcard(1)}}}}"}
+    js.created({"name": stream, "subjects": [f"{stream}.>"], "subject_transform": change})
+    js.publish(f"{stream}.a", b"x")
+    message = js.got(f"STREAM.MSG.GET.{stream}", {"seq": 1})["message"]
+    assert message["subject"] == f"{stream}.new.a"
+
+
+# Consumers.
+
+
+def n2_consumer_choices(js: Visit) -> None:
+    """A word that is none of those that there are: 10025."""
+    refuse_consumers(
+        js,
+        js.stream(),
+        {
+            "ack policy": (10025, {"ack_policy": "some"}),
+            "replay policy": (10025, {"replay_policy": "some"}),
+            "deliver policy": (10025, {"deliver_policy": "some"}),
+            "start time": (10025, {"deliver_policy": "by_start_time", "opt_start_time": "noon"}),
+        },
+    )
+
+
+def n2_consumer_negative_waits(js: Visit) -> None:
+    """No time runs backwards."""
+    refuse_consumers(
+        js,
+        js.stream(),
+        {
+            "ack wait": (10183, {"ack_wait": -1}),
+            "backoff": (10184, {"backoff": [-1]}),
+            "max waiting": (10087, {"max_waiting": -1}),
+            "max batch": (10114, {"max_batch": -1}),
+            "max expires": (10115, {"max_expires": 1}),
+        },
+    )
+
+
+def n2_consumer_of_push_and_pull(js: Visit) -> None:
+    """What belongs to the other kind is refused."""
+    push: dict[str, Any] = {"deliver_subject": js.name("target")}
+    refuse_consumers(
+        js,
+        js.stream(),
+        {
+            "push, max waiting": (10080, push | {"max_waiting": 5}),
+            "push, pending without acks": (
+                10082,
+                push | {"ack_policy": "none", "max_ack_pending": 5},
+            ),
+            "push, fast heartbeat": (10083, push | {"idle_heartbeat": 99 * MS}),
+            "push, flow control": (10108, push | {"flow_control": True}),
+            "pull, rate": (10086, {"rate_limit_bps": 1}),
+            "pull, heartbeat": (10088, {"idle_heartbeat": S}),
+            "pull, flow control": (10089, {"flow_control": True}),
+        },
+    )
+
+
+def n2_consumer_filters(js: Visit) -> None:
+    """A malformed filter: 10052."""
+    stream = js.stream()
+    refuse_consumers(
+        js,
+        stream,
+        {
+            "one": (10052, {"filter_subject": "a..b"}),
+            "several": (10052, {"filter_subjects": ["a..b"]}),
+            "overlapping": (10138, {"filter_subjects": [f"{stream}.*", f"{stream}.a"]}),
+        },
+    )
+
+
+@needs("groups")
+def n2_consumer_priority_groups(js: Visit) -> None:
+    """Their checks."""
+    stream = js.stream()
+    refuse_consumers(
+        js,
+        stream,
+        {
+            "policy without group": (10159, {"priority_policy": "overflow"}),
+            "push": (
+                10178,
+                {
+                    "deliver_subject": js.name("x"),
+                    "priority_policy": "overflow",
+                    "priority_groups": ["a"],
+                },
+            ),
+            "no name": (10161, {"priority_policy": "overflow", "priority_groups": [""]}),
+            "long name": (10162, {"priority_policy": "overflow", "priority_groups": ["a" * 17]}),
+        },
+    )
+
+
+@needs("groups")
+def n2_consumer_overflow(js: Visit) -> None:
+    """A request of a group may wait until enough is pending."""
+    stream = js.stream()
+    consumer = js.consumer(stream, priority_policy="overflow", priority_groups=["a"])
+    later = js.pull(stream, consumer, batch=1, expires=30 * S, group="a", min_pending=3)
+    js.fill(stream, "a", "b")
+    later.quiet("two are pending")
+    js.fill(stream, "c")
+    assert later.body() == b"a"
