@@ -24,7 +24,7 @@ from node.protocols.nats.jetstream.times import ns_of_span, text_of_ms
 Json = dict[str, Any]
 
 #: JetStream's numbers, for what is there already and in the way.
-_CONFLICTS: Final = frozenset({10058, 10065, 10100, 10105, 10148})
+_CONFLICTS: Final = frozenset({10058, 10065, 10013, 10100, 10148})
 _BUG: Final = 10051
 _FILTERS: Final = ("filter_subject", "filter_subjects")
 _GET_WORDS: Final = ("seq", "last_by_subj", "next_by_subj", "start_time")

@@ -37,7 +37,7 @@ from cluster.machine.interface import QueueGauges, QueueView, Removed, Row, RowS
 from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused, Reply
 from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.appending import Appending
-from cluster.machine.stream.consumers import StreamConsumer
+from cluster.machine.stream.consumers import NO_FILTER, StreamConsumer
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.retained import Found, Retained
 from cluster.machine.stream.settings import StreamSettings, stream_settings
@@ -288,6 +288,14 @@ class Stream:
         next_of = retained.subjects.next_of
         found = [next_of(each, sequence) for each in retained.subjects.matching((pattern,))]
         return retained.find(min(filter(None, found), default=0))
+
+    def count_of(self, pattern: bytes, sequence: int) -> int:
+        """Messages at this sequence or behind it whose subject the pattern means, as above."""
+        retained = self.retained
+        if pattern == b">":
+            return retained.count_of(NO_FILTER, sequence)
+        subjects = retained.subjects
+        return sum(subjects.count_from(each, sequence) for each in subjects.matching((pattern,)))
 
     def last_of(self, subject: bytes) -> Found | None:
         """The last message of the subject, which may be a pattern."""

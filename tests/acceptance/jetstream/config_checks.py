@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.acceptance.jetstream.visit import MS, S, Json, Visit
+from tests.acceptance.jetstream.visit import MS, Json, S, Visit
 from tests.acceptance.rows.suite import needs
 
 
@@ -224,8 +224,6 @@ def n2_consumer_negative_waits(js: Visit) -> None:
         {
             "ack wait": (10183, {"ack_wait": -1}),
             "backoff": (10184, {"backoff": [-1]}),
-            "max waiting": (10087, {"max_waiting": -1}),
-            "max batch": (10114, {"max_batch": -1}),
             "max expires": (10115, {"max_expires": 1}),
         },
     )

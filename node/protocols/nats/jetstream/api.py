@@ -488,6 +488,8 @@ class Api:
     async def _create_stream(self, asked: Asked) -> Json:
         config = self._config_of(asked)
         vhost, name = asked.vhost, asked.call.stream
+        if config["sealed"]:
+            raise invalid_stream("stream configuration for create can not be sealed")
         if self._is_there(vhost, name, config):
             return await self._info_of(vhost, name) | {"did_create": True}
         config[stream_config.CREATED] = self._cluster.now_ms()
@@ -615,7 +617,7 @@ class Api:
         found = _look_up(stream, given)
         if found is None:
             raise known(10037)
-        body, header = await _read(served.group, found)
+        body, header = await _read(served, found)
         return {
             "message": shown.message(found.subject, found.sequence, header, body, found.stored_ms)
         }
@@ -676,7 +678,7 @@ class Api:
     async def _send_direct(
         self, served: Served, found: Found, given: Json, more: Sequence[tuple[str, object]]
     ) -> int:
-        body, header = await _read(served.group, found)
+        body, header = await _read(served, found)
         about: list[tuple[str, object]] = [
             ("Nats-Stream", served.info.name),
             ("Nats-Subject", found.subject.decode(errors="replace")),
@@ -721,7 +723,7 @@ class Api:
             while len(rows) < count and (each := stream.next_of(pattern, seq)) is not None:
                 rows.append(each)
                 seq = each.sequence + 1
-            pending = _count(stream, pattern) if rows else 0
+            pending = stream.count_of(pattern, rows[0].sequence) if rows else 0
         if not rows:
             send(inbox, b"", status(404, "No Results" if patterns else "Message Not Found"))
             return
@@ -860,8 +862,9 @@ class Api:
         if ms > now_ms:
             config |= {"pause_until": point, "pause_until_ms": ms}
         await self._put(served, PutConsumer(served.info.queue, config, "update"), name)
-        paused = shown.paused(config, now_ms)
-        return paused or {"paused": False, "pause_until": text_of_ms(ms)}
+        found = shown.paused(config, now_ms) or {"paused": False, "pause_until": text_of_ms(ms)}
+        self._leading.tell_pause(served.info, name, found)
+        return found
 
     def _unpin(self, served: Served) -> Json:
         group = fields.text(served.given, "group")
@@ -955,18 +958,11 @@ def _look_up(stream: Stream, given: Json) -> Found | None:
     return stream.find(seq)
 
 
-def _count(stream: Stream, pattern: bytes) -> int:
-    """Messages of these subjects."""
-    if pattern == b">":
-        return stream.state().messages
-    return sum(count for _, count in stream.subject_counts(pattern, SUBJECTS_MAX, 0))
-
-
-async def _read(group: GroupLike, found: Found) -> tuple[bytes, bytes]:
+async def _read(served: Served, found: Found) -> tuple[bytes, bytes]:
     """Body and header block."""
-    rows = await load(group, found.bodies)
+    rows = await load(served.group, found.bodies)
     if not rows:
         raise known(10037)
     ((body, meta),) = rows
     assert isinstance(body, bytes)
-    return body, header_of(meta)
+    return body, header_of(meta, served.info)

@@ -320,7 +320,7 @@ class Feed:
             if not subject_id:
                 continue  # deleted since
             subject = name_of(subject_id) or self._no_subject
-            header = header_of(meta)
+            header = header_of(meta, self.info)
             if headers_only:
                 header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""
             if more:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cluster.cluster_node import ClusterNode
@@ -261,6 +261,12 @@ class Leading:
             subject = f"STREAM.BATCH_ABANDONED.{info.name}"
             about = {"stream": info.name, "batch": batch.id, "reason": batch.reason}
             self.post.advise(info.vhost, subject, "stream_batch_abandoned", self.now_ms(), **about)
+
+    def tell_pause(self, info: QueueInfo, name: str, found: Mapping[str, Any]) -> None:
+        about = {"stream": info.name, "consumer": name, **found}
+        about.pop("pause_remaining", None)
+        subject = f"CONSUMER.PAUSE.{info.name}.{name}"
+        self.post.advise(info.vhost, subject, "consumer_pause", self.now_ms(), **about)
 
     def tell_stream(self, vhost: str, name: str, action: str) -> None:
         verb = {"create": "CREATED", "modify": "UPDATED", "delete": "DELETED"}[action]

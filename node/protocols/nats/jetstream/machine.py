@@ -7,12 +7,15 @@ from functools import lru_cache
 from typing import Any
 
 from cluster.groups.group_like import GroupLike
+from cluster.machine.catalog import QueueInfo
 from cluster.types import Body, BodyRef, LargeBody
 from node.broker.bodies import may_be_whole, whole
-from node.broker.stream_reads import read, stream_of
+from node.broker.stream_reads import MARKER, read, stream_of
 from node.messages.message import headers_of
 from node.messages.nats_headers import block_of, is_block
 from node.messages.properties import CACHED_BYTES_MAX
+from node.protocols.nats.jetstream.headers import with_fields
+from node.protocols.nats.jetstream.times import span_of_ns
 
 __all__ = ["Bodies", "header_of", "load", "read", "stream_of"]
 
@@ -37,8 +40,11 @@ async def _joined(group: GroupLike, body: Body) -> bytes:
     return body.head if joined is None else joined
 
 
-def header_of(meta: Any) -> bytes:
+def header_of(meta: Any, info: QueueInfo) -> bytes:
     """NATS's; of what AMQP's clients publish, its headers that are text."""
+    if meta is MARKER:
+        ttl = span_of_ns((info.stream or {}).get("subject_delete_marker_ttl", 0))
+        return with_fields(MARKER, [("Nats-TTL", ttl)])
     if not isinstance(meta, bytes):
         return block_of(headers_of(meta))
     if is_block(meta):

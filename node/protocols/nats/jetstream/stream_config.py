@@ -90,6 +90,8 @@ SPANS: Final = ("max_age", "duplicate_window", "subject_delete_marker_ttl")
 
 def check_name(name: str) -> None:
     """Of a stream."""
+    if "/" in name or "\\" in name:
+        raise known(10128)
     if not is_name(name):
         raise invalid_stream("a stream needs a name without '.', '*', '>', '/', '\\' or spaces")
     if len(name.encode()) > NAME_BYTES_MAX:
@@ -127,7 +129,7 @@ def stream_config(given: Mapping[str, Any]) -> Config:
     _check(config)
     first = fields.number(given, "first_seq")
     if first < 0:
-        raise invalid_stream("first_seq is a sequence")
+        raise invalid_json("first_seq is negative")
     if first > 1:
         config["first_seq"] = first
     placement = fields.part(given, "placement")
@@ -219,8 +221,6 @@ def changed(old: Config, new: Config) -> Config:
         raise fixed("the name")
     if old["storage"] != new["storage"]:
         raise fixed("storage type")
-    if old["max_consumers"] != new["max_consumers"]:
-        raise fixed("MaxConsumers")
     if old["retention"] != new["retention"] and "workqueue" in (
         old["retention"],
         new["retention"],
