@@ -1,4 +1,4 @@
-"""N2, advisories: what servers tell of streams and consumers. D02 and D17 have those of messages."""
+"""N2, advisories of streams and consumers; D02 and D17 have those of messages."""
 
 from __future__ import annotations
 

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 #: Row or name of a check -> why. Such a check may fail at another server; at Quorate it may not.
-DESIGN_DIFFERENCES: dict[str, str] = {}
+DESIGN_DIFFERENCES: dict[str, str] = {
+    "n1_error_headers": "who sends headers after saying that it has none is told so; nats-server "
+    "closes without a word",
+    "n1_error_of_arguments": "who cannot be read is told so; nats-server closes without a word",
+    "n1_queue_groups_prefer_their_own_node": "a member at the publisher's node comes first, which "
+    "saves a link; nats-server 2.15 takes any",
+    "n2_consumer_create_two_names": "two names are refused; nats-server takes the one of the "
+    "subject",
+    "n2_consumer_list_of_no_stream": "a stream that is not there is said to be so; nats-server "
+    "shows an empty list",
+    "n2_no_such_verb": "what nobody serves is answered 503 at once; nats-server says nothing, and "
+    "the client waits",
+    "n2_unknown_fields": "they are passed over, for clients that are newer; nats-server 2.15 "
+    "refuses them",
+}
 
 #: Row -> (what it says, why there is no check).
 NOT_CHECKED: dict[str, tuple[str, str]] = {}

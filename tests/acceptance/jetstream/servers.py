@@ -50,7 +50,7 @@ NEEDS = {
 OFFERED = frozenset({"cluster", "users"})
 
 #: May publish to and subscribe to these, and to inboxes.
-NARROW = {"user": "narrow", "pass": "narrow-password"}
+NARROW: dict[str, Any] = {"user": "narrow", "pass": "narrow-password"}
 OPEN = "open"
 
 #: The same for nats-server.

@@ -33,6 +33,13 @@ def test_row(check: Check, servers: QuorateServers) -> None:
     SUITE.visit(check, servers)
 
 
+def test_every_row_in_scope_is_checked_or_says_why_not() -> None:
+    rows = [*(f"D{number:02}" for number in range(1, 31)), "N1", "N2"]
+    checked = {SUITE.row_of(check) for check in SUITE.checks()}
+
+    assert sorted(checked | set(SUITE.not_checked)) == rows
+
+
 def test_differences_are_named_for_checks_that_there_are() -> None:
     names = {check.__name__ for check in SUITE.checks()}
 
