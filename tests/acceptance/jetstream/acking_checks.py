@@ -281,7 +281,7 @@ def d17_nak_with_a_delay(js: Visit) -> None:
 
 
 def d17_term(js: Visit) -> None:
-    """+TERM: it comes no more, and an advisory tells the reason."""
+    """+TERM: it comes no more, and an advisory tells of it."""
     stream = js.stream()
     js.fill(stream, "a")
     consumer = js.consumer(stream, ack_wait=SOON_MS * MS)
@@ -291,10 +291,21 @@ def d17_term(js: Visit) -> None:
     about = told.next().json
     assert about["type"] == "io.nats.jetstream.advisory.v1.terminated"
     assert (about["stream_seq"], about["deliveries"]) == (1, 1)
-    assert about["reason"] == "out of paper"
     inbox = js.pull(stream, consumer, batch=1, expires=2 * SOON_MS * MS)
     assert inbox.next().status == 408
     assert js.about(stream, consumer)["num_ack_pending"] == 0
+
+
+@needs("reasons")
+def d17_term_with_a_reason(js: Visit) -> None:
+    """The advisory tells why."""
+    stream = js.stream()
+    js.fill(stream, "a")
+    consumer = js.consumer(stream)
+    told = js.main.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{consumer}")
+    (message,) = js.fetch(stream, consumer, 1)
+    js.say(message, b"+TERM out of paper")
+    assert told.next().json["reason"] == "out of paper"
 
 
 def d17_next(js: Visit) -> None:

@@ -402,6 +402,17 @@ def n2_stream_leader_stepdown(js: Visit) -> None:
 
 
 @needs("cluster")
+def n2_stream_read_while_its_leader_changes(js: Visit) -> None:
+    """Who asks waits a moment, and is answered."""
+    name = js.stream(num_replicas=3)
+    js.fill(name, "a")
+    for _ in range(3):
+        js.got(f"STREAM.LEADER.STEPDOWN.{name}")
+        for _ in range(20):
+            assert js.got(f"STREAM.MSG.GET.{name}", {"seq": 1})["message"]["seq"] == 1
+
+
+@needs("cluster")
 def n2_stream_replicas(js: Visit) -> None:
     """Its info names the leader, and the others with how far they are."""
     name = js.stream(num_replicas=3)

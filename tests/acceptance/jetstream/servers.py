@@ -38,6 +38,7 @@ NEEDS = {
             "groups": "priority groups",
             "mirrors": "mirrors and sources",
             "pedantic": "pedantic requests",
+            "reasons": "the reason of a +TERM in its advisory",
             "replay": "replay `original`",
             "republish": "republish",
             "samples": "samples of acknowledgements",

@@ -607,13 +607,14 @@ class Api:
         await self._do(served, DeleteMessage(served.info.queue, seq))
         return {"success": True}
 
-    async def _get_message(self, served: Served) -> Json:
+    async def _get_message(self, served: Served) -> Json | None:
         given, stream = served.given, served.stream
         if not given:
             raise known(10003)
-        reply = await served.group.ask(Barrier())  # what was answered before is seen
-        if reply.kind != "ok":
-            raise known(10008)
+        if not await self._sees_all(served):
+            subject = f"$JS.API.STREAM.MSG.GET.{served.info.name}".encode()
+            await self._later(Asked(*served[:4]), subject, 0)
+            return None
         found = _look_up(stream, given)
         if found is None:
             raise known(10037)
@@ -621,6 +622,18 @@ class Api:
         return {
             "message": shown.message(found.subject, found.sequence, header, body, found.stored_ms)
         }
+
+    async def _sees_all(self, served: Served) -> bool:
+        """What was answered before is seen here. False: another node leads the stream by now."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while (await served.group.ask(Barrier())).kind != "ok":
+            if loop.time() > until_s:
+                raise known(10008)
+            if not served.group.ready:
+                return False
+            await asyncio.sleep(AGAIN_S)  # leadership is being handed over
+        return True
 
     async def _do(self, served: Served, command: Command) -> Ok:
         """Wherever the stream is led by now."""

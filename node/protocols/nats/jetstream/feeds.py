@@ -128,6 +128,18 @@ class Feed:
             self._set_timer()
         self._say(self.pulls.take_sayings())
 
+    @property
+    def waiting(self) -> int:
+        """Requests of those who are still there."""
+        self._drop_gone(self._loop.time())
+        return len(self.pulls)
+
+    def _drop_gone(self, now_s: float) -> None:
+        vhost, wanted = self.info.vhost, self._home.post.wanted
+        gone = [each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))]
+        if gone:
+            self.pulls.drop(gone, now_s)
+
     def heard(self, subject: bytes) -> None:
         """What a client answered to a request for flow control."""
         if subject == self._flow:
@@ -184,10 +196,7 @@ class Feed:
             rate = self.config.get("rate_limit_bps")
             slice_ = max(1, int(rate / 8 * RATE_SLICE_S)) if rate else BYTES_AT_ONCE
             return [(_PUSH, MESSAGES_AT_ONCE, min(slice_, BYTES_AT_ONCE))]
-        vhost, wanted = self.info.vhost, self._home.post.wanted
-        gone = {each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))}
-        if gone:
-            self.pulls.drop(gone, self._loop.time())
+        self._drop_gone(self._loop.time())
         found: list[tuple[int, int, int]] = []
         turns = self._turns()
         if self._alone:
@@ -434,9 +443,7 @@ class Feed:
                 self._beat_s = now_s
                 self._flow, self._unheard_bytes = None, 0
         elif len(self.pulls):
-            vhost, wanted = self.info.vhost, self._home.post.wanted
-            gone = [each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))]
-            self.pulls.drop(gone, now_s)
+            self._drop_gone(now_s)
             if len(self.pulls):
                 self._used_s = now_s
         self._say(self.pulls.take_sayings())

@@ -178,7 +178,7 @@ class Leading:
         """How many requests wait, and does anybody take what is pushed?"""
         led = self._led.get(info.queue)
         feed = None if led is None else led.feeds.get(name)
-        return (0, False) if feed is None else (len(feed.pulls), feed.bound)
+        return (0, False) if feed is None else (feed.waiting, feed.bound)
 
     def interest(self, vhost: str, subject: bytes) -> None:
         """Somebody wants what is sent there, or no longer."""
