@@ -11,6 +11,7 @@ import typer
 from node.management.app import ROUTES
 from node.settings.settings import fields
 from quorate.cli.app import command_line
+from tests.acceptance.jetstream.differences import DESIGN_DIFFERENCES as NATS_DIFFERENCES
 from tests.acceptance.semantics.differences import DESIGN_DIFFERENCES
 from tests.architecture.sources import ROOT, documents, make_targets, modules
 
@@ -219,6 +220,12 @@ def test_every_difference_from_rabbitmq_is_in_the_document_and_none_else():
     table = text.partition("\n## What differs, by design\n")[2].partition("\n## ")[0]
 
     assert set(re.findall(r"\b[ABC]\d\d\b", table)) == set(DESIGN_DIFFERENCES)
+
+
+def test_every_difference_from_nats_server_is_in_the_document_and_none_else():
+    text = (ROOT / "docs" / "nats.md").read_text()
+
+    assert set(re.findall(r"`([nd]\d+_\w+)`", text)) == set(NATS_DIFFERENCES)
 
 
 def test_every_route_of_the_document_exists():

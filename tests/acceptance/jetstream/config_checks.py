@@ -264,7 +264,6 @@ def n2_consumer_filters(js: Visit) -> None:
     )
 
 
-@needs("groups")
 def n2_consumer_priority_groups(js: Visit) -> None:
     """Their checks."""
     stream = js.stream()
@@ -285,15 +284,3 @@ def n2_consumer_priority_groups(js: Visit) -> None:
             "long name": (10162, {"priority_policy": "overflow", "priority_groups": ["a" * 17]}),
         },
     )
-
-
-@needs("groups")
-def n2_consumer_overflow(js: Visit) -> None:
-    """A request of a group may wait until enough is pending."""
-    stream = js.stream()
-    consumer = js.consumer(stream, priority_policy="overflow", priority_groups=["a"])
-    later = js.pull(stream, consumer, batch=1, expires=30 * S, group="a", min_pending=3)
-    js.fill(stream, "a", "b")
-    later.quiet("two are pending")
-    js.fill(stream, "c")
-    assert later.body() == b"a"

@@ -15,6 +15,8 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "shows an empty list",
     "n2_no_such_verb": "what nobody serves is answered 503 at once; nats-server says nothing, and "
     "the client waits",
+    "n2_stream_read_while_its_leader_changes": "a request waits for the next leader; nats-server "
+    "says nothing",
     "n2_unknown_fields": "they are passed over, for clients that are newer; nats-server 2.15 "
     "refuses them",
 }

@@ -205,7 +205,6 @@ def n2_message_ttl_leaves_markers(js: Visit) -> None:
     assert headers_of(marker)["Nats-TTL"] == "10s"
 
 
-@needs("batches")
 def n2_batch(js: Visit) -> None:
     """All messages of a batch or none; one answer when it is complete."""
     stream = js.stream(allow_atomic=True)
@@ -220,7 +219,27 @@ def n2_batch(js: Visit) -> None:
     assert js.state(stream)["messages"] == 3
 
 
-@needs("batches")
+def n2_batch_left_alone(js: Visit) -> None:
+    """Until it is complete nothing of it is stored; another one goes its own way."""
+    stream = js.stream(allow_atomic=True)
+    js.request(stream, b"1", {"Nats-Batch-Id": "open", "Nats-Batch-Sequence": 1})
+    one = {"Nats-Batch-Id": "whole", "Nats-Batch-Sequence": 1, "Nats-Batch-Commit": 1}
+    assert js.publish(stream, b"2", one)["seq"] == 1
+    assert js.state(stream)["messages"] == 1
+
+
+def n2_batch_with_a_condition(js: Visit) -> None:
+    """One message that cannot be stored, and none is."""
+    stream = js.stream(allow_atomic=True)
+    js.fill(f"{stream}.a", "0")
+    first = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": 1}
+    js.request(f"{stream}.b", b"1", first)
+    wrong = {"Nats-Batch-Sequence": 2, "Nats-Expected-Last-Subject-Sequence": 7}
+    found = js.publish(f"{stream}.a", b"2", {**first, **wrong, "Nats-Batch-Commit": 1})
+    js.is_error(found, 10071)
+    assert js.state(stream)["messages"] == 1
+
+
 def n2_batch_refused(js: Visit) -> None:
     """Without leave, without a sequence, with a gap, with an id that is too long."""
     js.is_error(

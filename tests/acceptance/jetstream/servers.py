@@ -32,10 +32,8 @@ NEEDS = {
         word: f"{what}, which docs/nats.md lists as not there yet"
         for word, what in {
             "audit": "advisories of the API",
-            "batches": "atomic batches",
             "counters": "counters",
             "elections": "advisories of leaders",
-            "groups": "priority groups",
             "mirrors": "mirrors and sources",
             "pedantic": "pedantic requests",
             "reasons": "the reason of a +TERM in its advisory",
