@@ -11,6 +11,8 @@ from tests.acceptance.jetstream.suite import SUITE
 from tests.acceptance.rows.suite import Check
 
 pytestmark = pytest.mark.live
+#: On a machine that is busy a leader may be taken for dead, and then pulls end: that is no finding.
+ELECTIONS_MAX = 3
 # One cluster for all: with `--dist loadgroup` only one worker starts it.
 SHARED = pytest.mark.xdist_group("jetstream")
 
@@ -30,6 +32,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorateServers
 def test_row(check: Check, servers: QuorateServers) -> None:
     if missing := SUITE.lacks(check, servers):
         pytest.skip("needs " + " and ".join(missing))
+    for _ in range(ELECTIONS_MAX):
+        try:
+            SUITE.visit(check, servers)
+        except AssertionError as error:
+            if "Leadership Change" not in str(error):
+                raise
+        else:
+            return
     SUITE.visit(check, servers)
 
 

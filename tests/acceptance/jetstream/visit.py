@@ -352,7 +352,7 @@ class Delivered:
 
 def delivered(message: Message) -> Delivered:
     tokens = message.reply.split(".")
-    assert tokens[:2] == ["$JS", "ACK"], f"its reply is {message.reply!r}"
+    assert tokens[:2] == ["$JS", "ACK"], f"{said(message)}: its reply is {message.reply!r}"
     assert len(tokens) in (9, 12), f"its reply is {message.reply!r}"
     stream, consumer = tokens[2:4] if len(tokens) == 9 else tokens[4:6]
     rest = tokens[-5:] if len(tokens) == 9 else tokens[-6:-1]
