@@ -22,7 +22,7 @@ import dataclasses
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, NewType, TypeVar, cast
@@ -30,6 +30,7 @@ from typing import Any, Literal, NewType, TypeVar, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.machine import commands, replies
+from cluster.machine.arguments import STREAM_CONFIG
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     BodyPart,
@@ -42,7 +43,7 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.replies import Chunk, Reply, StreamChunk
-from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE
+from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
 
 T = TypeVar("T")
@@ -428,6 +429,8 @@ _GATED: dict[Any, Layout] = {each.kind: each for each in _COMMANDS.values() if e
 _HOLDERS = {
     commands.CreateQueue,
     commands.UpdateQueue,
+    commands.DeclareQueue,
+    commands.ChangeQueue,
     commands.PutConsumer,
     commands.UpgradeMachine,
     commands.ChangeCatalog,
@@ -460,16 +463,26 @@ def _needed_within(command: Command) -> int:
         case commands.ChangeCatalog():
             return max(map(version_needed, command.steps), default=1)
         case commands.CreateQueue() | commands.UpdateQueue():
-            return _CONFIG.version_needed(command.config)
+            version = _CONFIG.version_needed(command.config)
+            return max(version, _newest_of(command.config.stream, STREAM_FIELDS_SINCE))
+        case commands.DeclareQueue() | commands.ChangeQueue():
+            version = _COMMANDS[_COMMAND_TAGS[type(command)]].since
+            given = command.arguments.get(STREAM_CONFIG)
+            return max(version, _newest_of(given, STREAM_FIELDS_SINCE))
         case commands.PutConsumer():
-            given = command.config
-            return max(
-                [s for name, s in CONSUMER_FIELDS_SINCE.items() if given.get(name)], default=1
-            )
+            return _newest_of(command.config, CONSUMER_FIELDS_SINCE)
         case commands.UpgradeMachine():
             return command.to
         case _:
             raise AssertionError(f"{command} holds nothing")
+
+
+def _newest_of(config: Any, since: Mapping[str, int]) -> int:
+    """The machine version that brought what this configuration of JetStream says."""
+    if not isinstance(config, Mapping):
+        return 1
+    given = cast("Mapping[str, Any]", config)
+    return max((version for name, version in since.items() if given.get(name)), default=1)
 
 
 # --- as lists, to be carried inside a larger message ----------------------------------------------

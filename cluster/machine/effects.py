@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cluster.machine.replies import Chunk, Reply
-from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
+from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
 
 
 @value
@@ -50,6 +50,19 @@ class StreamChanged:
     """Consumers of the stream may have something to fetch, or a consumer came or went."""
 
     queue: QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStored:
+    """A message that its stream publishes again, as soon as it has it."""
+
+    queue: QueueId
+    position: int
+    subject: bytes
+    destination: bytes
+    bodies: BodyRef
+    stored_ms: int
+    previous: int  # the message of its subject before it; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +148,7 @@ Effect = (
     | DeliveryLimitReached
     | StreamChanged
     | StreamAdvisory
+    | StreamStored
     | DeadLettersReady
     | TransactionsDue
     | QueueExpired

@@ -146,6 +146,12 @@ SAMPLES_V5: dict[str, Any] = {
     "enqueue_atomic": c.Enqueue(
         1, "p", 7, [b"a", b"b"], b"NATS/1.0", {6: b"a.b", 7: {1: "id"}}, atomic=True
     ),
+    "create_stream_transform": c.CreateQueue(
+        1,
+        "/",
+        "q",
+        c.QueueConfig(type="stream", stream={"subject_transform": {"src": "a.*", "dest": "b.$1"}}),
+    ),
     "put_consumer_of_group": c.PutConsumer(
         1, {"name": "c", "priority_policy": "overflow", "priority_groups": ["g"]}
     ),

@@ -18,6 +18,7 @@ from cluster.machine.admission import BODIES_MAX, NAME_CHARS_MAX, ONLY_BYTES, SE
 from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue
 from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import REFUSED
+from cluster.machine.effects import StreamStored
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import TIME_MS_MAX
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
@@ -40,6 +41,7 @@ from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
+from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
 _ROOM_BYTES: Final = (errors.NO_ROOM, 1)
@@ -268,6 +270,8 @@ class Appending:
         settings = self.settings
         if batch.asked or batch.large or settings.sealed or settings.retention == "interest":
             return False
+        if settings.republished is not None:
+            return False
         if settings.discard_new and not context.decided:
             return False
         if settings.subject_messages_max is not None and (
@@ -278,6 +282,11 @@ class Appending:
         if most is not None and max(batch.sizes) > most:
             return False
         return all(map(self._takes, dict.fromkeys(batch.subjects)))
+
+    def _kept_as(self, subject: bytes) -> bytes:
+        """The subject under which a message is stored that was published to this one."""
+        transform = self.settings.transform
+        return subject if transform is None else transform(subject) or subject
 
     def _takes(self, subject: bytes) -> bool:
         """Is it one of the stream's? What has none came by another door."""
@@ -300,7 +309,7 @@ class Appending:
         index, offset = context.index, context.body_offset + skip
         sizes = batch.sizes[skip:] if skip else batch.sizes
         if len(batch.subjects) == 1:
-            subject = batch.subjects[0]
+            subject = self._kept_as(batch.subjects[0])
             if subject:
                 length = len(subject)
                 sizes = [size + length for size in sizes]
@@ -309,6 +318,8 @@ class Appending:
             counts = {subject_id: count}
         else:
             subjects = batch.subjects[skip:] if skip else batch.subjects
+            if self.settings.transform is not None:
+                subjects = list(map(self._kept_as, subjects))
             sizes = [size + len(subject) for size, subject in zip(sizes, subjects, strict=True)]
             ids = list(map(id_for, subjects))
             first = retained.append(ids, index, offset, sizes, context.now_ms)
@@ -336,6 +347,7 @@ class Appending:
                 outcome.answers.append((place, answer))
                 refused += answer[0] > 0
                 continue
+            subject = self._kept_as(subject)
             sequence = self._store(context, command, place, subject, size, batch.large)
             outcome.store(place, place, sequence)
             self._do_asked(context, subject, sequence, asked)
@@ -358,7 +370,14 @@ class Appending:
         subject_id = retained.subjects.id_for(subject)
         index, offset = context.index, context.body_offset + place
         sizes = [size + len(subject)]
+        previous = retained.subjects.last_of(subject_id)
         sequence = retained.append(subject_id, index, offset, sizes, context.now_ms)
+        if (again := self.settings.republished) and (destination := again(subject)):
+            where = BodyRef(index, offset, 1)
+            stored = StreamStored(
+                self.identity.id, sequence, subject, destination, where, context.now_ms, previous
+            )
+            context.effects.append(stored)
         if place in large:
             _, parts = large[place]
             retained.add_parts(sequence, _ranges(sorted({entry for entry, _, _ in parts})))
@@ -413,7 +432,8 @@ class Appending:
             answer = self._answer(context, *message, ahead)
             if answer is not None:
                 return answer
-            ahead.add(*message)
+            subject, size, asked = message
+            ahead.add(self._kept_as(subject), size, asked)
         return None
 
     def _answer(
@@ -431,6 +451,7 @@ class Appending:
             return errors.SEALED, last
         if not self._takes(subject):
             return errors.WRONG_SUBJECT, last
+        subject = self._kept_as(subject)
         if asked:
             answer = self._objection(subject, asked, last, ahead)
             if answer is not None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, cast, get_args
 
+from cluster.machine.stream.transforms import BadTransform, Transform, transform_of
+
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 DEDUP_WINDOW_MS: Final = 120_000
@@ -44,7 +46,8 @@ ASKED_ROLLUP = 7  # text: "sub" or "all"
 ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` says
 
 
-#: Fields of consumers' configurations that a later machine version brought than streams.
+#: Fields of configurations that a later machine version brought than streams.
+STREAM_FIELDS_SINCE: Final = {"subject_transform": 5, "republish": 5}
 CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
 
 
@@ -71,6 +74,8 @@ class StreamSettings:
     message_ttl: bool = False  # messages may have one
     marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
     atomic: bool = False  # it takes batches of which all is stored, or nothing
+    transform: Transform | None = None  # of the subjects under which messages are stored
+    republished: Transform | None = None  # to which subjects what is stored is published again
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,8 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         message_ttl=config.get("allow_msg_ttl") is True,
         marker_ttl_ms=_ms(config.get("subject_delete_marker_ttl")),
         atomic=config.get("allow_atomic") is True,
+        transform=_transform(config.get("subject_transform")),
+        republished=_transform(config.get("republish")),
     )
 
 
@@ -180,6 +187,17 @@ def overlap(one: bytes, other: bytes) -> bool:
         if a != b and b"*" not in (a, b):
             return False
     return len(ones) == len(others)
+
+
+def _transform(value: Any) -> Transform | None:
+    match value:
+        case {"src": str(source), "dest": str(dest)} if dest:
+            try:
+                return transform_of(source, dest)
+            except BadTransform:
+                return None
+        case _:
+            return None
 
 
 def _limit(value: Any) -> int | None:

@@ -212,6 +212,7 @@ class Model:
         last = self.next - 1 + len(before)
         if s.subjects and not any(matches(each, subject) for each in s.subjects):
             return errors.WRONG_SUBJECT, last
+        subject = self.kept_as(subject)
         if ASKED_TTL_MS in asked and not s.message_ttl:
             return errors.NO_TTL, last
         if asked.get(ASKED_STREAM, self.name) != self.name:
@@ -225,7 +226,7 @@ class Model:
             code = errors.DUPLICATE if batch is None else errors.DUPLICATE_IN_A_BATCH
             return code, self.ids[asked[ASKED_ID]][0]
         pattern = asked.get(ASKED_SUBJECT, subject)
-        subjects = [each for each, _, _ in before]
+        subjects = [self.kept_as(each) for each, _, _ in before]
         if batch is not None:
             if ASKED_ID in asked and asked[ASKED_ID] in [each.get(ASKED_ID) for *_, each in before]:
                 return errors.DUPLICATE_IN_A_BATCH, last
@@ -260,14 +261,19 @@ class Model:
             if s.messages_max is not None and held >= s.messages_max and not replaces:
                 return errors.NO_ROOM, 0
             freed = self.messages[same[0]].size if replaces else 0
-            size += len(subject) + sum(len(each) + count for each, count, _ in before)
+            size += len(subject) + sum(map(len, subjects)) + sum(n for _, n, _ in before)
             if s.bytes_max is not None and self.bytes - freed + size > s.bytes_max:
                 return errors.NO_ROOM, 1
         return None
 
+    def kept_as(self, subject: bytes) -> bytes:
+        moved = self.settings.transform is not None and matches(b"c.*", subject)
+        return b"d." + subject if moved else subject
+
     def store(
         self, subject: bytes, size: int, asked: dict[int, Any], where: tuple[int, int]
     ) -> int:
+        subject = self.kept_as(subject)
         sequence = self.next
         self.next += 1
         self.last_id = asked.get(ASKED_ID, "")

@@ -47,6 +47,7 @@ STREAM_SETTINGS: dict[str, Callable[[Random], Any]] = {
     "allow_msg_ttl": lambda _: True,
     "subject_delete_marker_ttl": lambda _: 200 * MS,
     "allow_atomic": lambda _: True,
+    "subject_transform": lambda _: {"src": "c.*", "dest": "d.c.$1"},
 }
 CONSUMER_SETTINGS: dict[str, Callable[[Random], Any]] = {
     "deliver_policy": lambda r: r.choice(POLICIES),

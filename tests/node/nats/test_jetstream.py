@@ -196,6 +196,48 @@ class TestStreams:
         assert (await contexts[2].account_info()).streams == len(names)
 
 
+class TestTransforms:
+    async def test_a_stream_stores_under_other_subjects_and_publishes_again(
+        self, contexts: list[JetStreamContext], three: Three
+    ):
+        js, other, third = contexts
+        await add_stream(
+            js,
+            "S",
+            "s.*",
+            subject_transform={"src": "s.*", "dest": "kept.$1"},
+            republish={"src": "kept.*", "dest": "again.$1"},
+        )
+        subscription = await other._nc.subscribe("again.>")
+        await other._nc.flush()
+        for node in three.nodes.nodes:
+            three.knows(node, b"again.a", lambda match: match.nodes or match.plain)
+
+        await third.publish("s.a", b"1")
+        await third.publish("s.a", b"2", headers={"A": "b"})
+
+        assert (await js.get_last_msg("S", "kept.a")).seq == 2
+        first, second = [await subscription.next_msg(WAIT_S) for _ in range(2)]
+        assert (first.subject, first.data, second.data) == ("again.a", b"1", b"2")
+        assert second.header is not None
+        about = {name: second.header[name] for name in second.header if name != "Nats-Time-Stamp"}
+        assert about == {
+            "A": "b",
+            "Nats-Stream": "S",
+            "Nats-Subject": "kept.a",
+            "Nats-Sequence": "2",
+            "Nats-Last-Sequence": "1",
+        }
+
+    async def test_what_cannot_be_is_refused(self, contexts: list[JetStreamContext]):
+        async def tried(**more: Any) -> int:
+            answer = await api(contexts[0], "STREAM.CREATE.S", name="S", subjects=["s.*"], **more)
+            return answer["error"]["err_code"]
+
+        assert await tried(subject_transform={"src": "s.*", "dest": "t.$2"}) == 10156
+        assert await tried(republish={"src": "s.*", "dest": "s.$1"}) == 10052
+
+
 class TestPriorityGroups:
     async def test_one_client_is_pinned_until_it_is_unpinned(
         self, contexts: list[JetStreamContext]

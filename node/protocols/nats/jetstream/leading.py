@@ -9,7 +9,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Group, Role
 from cluster.groups.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.effects import Effect, StreamAdvisory, StreamChanged
+from cluster.machine.effects import Effect, StreamAdvisory, StreamChanged, StreamStored
 from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.settings import matches
 from cluster.machine.stream.stream import Stream
@@ -20,6 +20,7 @@ from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.priorities import Pin, Pinned
+from node.protocols.nats.jetstream.republishing import Republishing
 from node.tasks import Tasks
 
 LEADERSHIP_CHANGE: Final = "Leadership Change"
@@ -55,6 +56,7 @@ class Leading:
         self.post = post
         self.tasks = tasks
         self._cluster = cluster
+        self._republishing = Republishing(cluster, post, tasks)
         self._led: dict[QueueId, _Led] = {}
         #: Push consumers by where they deliver to.
         self._pushing: dict[str, dict[bytes, dict[Feed, None]]] = {}
@@ -81,6 +83,8 @@ class Leading:
         for effect in effects:
             if type(effect) is StreamChanged:
                 self._changed(group, effect.queue)
+            elif type(effect) is StreamStored:
+                self._republishing.stored(group, effect)
             elif type(effect) is StreamAdvisory:
                 self._advise(effect)
 

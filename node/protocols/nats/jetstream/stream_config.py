@@ -6,10 +6,12 @@ when they mean the same. What is not built yet is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster.machine.stream.settings import overlap
+from cluster.machine.stream.transforms import BadTransform, transform_of
 from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream import fields
 from node.protocols.nats.jetstream.errors import (
@@ -58,11 +60,11 @@ _FLAGS: Final = (
 _MISSING: Final = (
     "mirror",
     "sources",
-    "subject_transform",
-    "republish",
     "allow_msg_counter",
     "allow_msg_schedules",
 )
+#: What stands for any token, in a destination.
+_FUNCTION: Final = re.compile(r"\{\{[^}]*\}\}|\$\d+")
 #: All that a client may say of a stream; who wrote the protocol passes over the rest.
 FIELDS: Final = frozenset(
     {
@@ -82,6 +84,8 @@ FIELDS: Final = frozenset(
         *_CHOICES,
         *_FLAGS,
         *_MISSING,
+        "subject_transform",
+        "republish",
     }
 )
 #: Of these, lengths of time.
@@ -141,12 +145,41 @@ def stream_config(given: Mapping[str, Any]) -> Config:
         for field in ("inactive_threshold", "max_ack_pending")
         if (value := fields.number(limits, field)) > 0
     }
+    _transforms(given, config)
     for field in _MISSING:
         if given.get(field):
             raise not_supported(field)
     if fields.text(given, "persist_mode") == "async":
         raise not_supported("persist_mode async")
     return config
+
+
+def _transforms(given: Mapping[str, Any], config: Config) -> None:
+    wanted = fields.part(given, "subject_transform")
+    if wanted:
+        config["subject_transform"] = _transform(wanted, 10156, "stream transform")
+    again = fields.part(given, "republish")
+    if not again:
+        return
+    found = _transform(again, 10052, "stream configuration for republish is not valid")
+    destination = _FUNCTION.sub("*", found["dest"]).encode()
+    for subject in config["subjects"]:
+        if overlap(destination, subject.encode()):
+            raise invalid_stream("stream configuration for republish destination forms a cycle")
+    if fields.flag(again, "headers_only"):
+        found["headers_only"] = True
+    config["republish"] = found
+
+
+def _transform(given: Mapping[str, Any], number: int, what: str) -> Config:
+    source, dest = fields.text(given, "src") or ">", fields.text(given, "dest")
+    try:
+        if not dest:
+            raise BadTransform("it needs a destination")
+        transform_of(source, dest)
+    except BadTransform as error:
+        raise ApiError(400 if number != 10052 else 500, number, f"{what}: {error}") from None
+    return {"src": source, "dest": dest}
 
 
 def _describe(given: Mapping[str, Any], config: Config) -> None:
