@@ -6,7 +6,7 @@ none reads the stream.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group_like import GroupLike
@@ -65,7 +65,7 @@ class Republishing:
             ("Nats-Time-Stamp", text_of_ms(message.stored_ms)),
             ("Nats-Last-Sequence", message.previous),
         ]
-        republish = (info.stream or {}).get("republish") or {}
+        republish: dict[str, Any] = (info.stream or {}).get("republish") or {}
         if republish.get("headers_only"):
             about.append(("Nats-Msg-Size", len(body)))
             body = b""
