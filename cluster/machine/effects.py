@@ -53,6 +53,19 @@ class StreamChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamAcked:
+    """Deliveries that were acknowledged to a consumer of which a share is told to people."""
+
+    queue: QueueId
+    consumer: str
+    first: int  # sequence
+    last: int
+    ahead: int  # the consumer's numbers, less the sequences
+    delivery_count: int
+    waited_ms: int  # since the last delivery
+
+
+@dataclass(frozen=True, slots=True)
 class StreamStored:
     """A message that its stream publishes again, as soon as it has it."""
 
@@ -148,6 +161,7 @@ Effect = (
     | DeliveryLimitReached
     | StreamChanged
     | StreamAdvisory
+    | StreamAcked
     | StreamStored
     | DeadLettersReady
     | TransactionsDue

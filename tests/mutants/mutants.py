@@ -1234,8 +1234,8 @@ STREAMS = (
     Mutant(
         "of an atomic batch what can be stored is stored",
         _STREAM + "appending.py",
-        "                return answer\n            ahead.add(*message)\n",
-        "                continue\n            ahead.add(*message)\n",
+        "                return answer\n            subject, size, asked = message\n",
+        "                continue\n            subject, size, asked = message\n",
         (STREAM,),
     ),
     Mutant(

@@ -270,6 +270,17 @@ class StreamConsumer:
             gone = {at for first, last in ranges for at in range(first, last + 1)}
             self.again = deque(each for each in self.again if each not in gone)
 
+    def waits(self, first: int, last: int, now_ms: int) -> list[tuple[int, int, Held, int]]:
+        """Of those held of these that were delivered and wait for nothing but to be acknowledged:
+        for how many ms they do.
+        """
+        found: list[tuple[int, int, Held, int]] = []
+        for start, end, held in self.held.pieces(first, last):
+            if held.due_ms:
+                delivered_ms = held.due_ms - (self._due_ms(held.deliveries, 0))
+                found.append((start, end, held, max(0, now_ms - delivered_ms)))
+        return found
+
     def acknowledged(self, now_ms: int) -> None:
         """Something was: the floor may rise."""
         self.floor_ms = now_ms

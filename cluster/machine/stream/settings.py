@@ -94,6 +94,7 @@ class ConsumerSettings:
     pause_until_ms: int = 0
     deliver_subject: str | None = None  # push
     inactive_ms: int | None = None  # None: it stays
+    sampled: bool = False  # of its acknowledgements, a share is told
 
 
 @lru_cache(maxsize=4096)
@@ -162,6 +163,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
         pause_until_ms=_limit(config.get("pause_until_ms")) or 0,
         deliver_subject=deliver_to if deliver_to and isinstance(deliver_to, str) else None,
         inactive_ms=inactive_ms if inactive_ms or durable else INACTIVE_MS,
+        sampled=bool(config.get("sample_freq")),
     )
 
 

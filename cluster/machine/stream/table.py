@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
 from cluster.machine.context import ApplyContext
-from cluster.machine.effects import StreamAdvisory
+from cluster.machine.effects import StreamAcked, StreamAdvisory
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -196,6 +196,8 @@ class ConsumerTable:
             ranges = command.done
         for first, last in ranges:
             if first <= last:
+                if consumer.settings.sampled:
+                    self._sample(context, consumer, first, last)
                 count += self._done(consumer, first, last)
         for sequence in command.never:
             held = consumer.held.get(sequence)
@@ -214,6 +216,16 @@ class ConsumerTable:
             consumer.acknowledged(now_ms)
         self._wake(consumer)
         return Ok(count)
+
+    def _sample(
+        self, context: ApplyContext, consumer: StreamConsumer, first: int, last: int
+    ) -> None:
+        name = consumer.settings.name
+        for start, end, held, waited_ms in consumer.waits(first, last, context.now_ms):
+            acked = StreamAcked(
+                self._identity.id, name, start, end, held.ahead, held.deliveries, waited_ms
+            )
+            context.effects.append(acked)
 
     def _done(self, consumer: StreamConsumer, first: int, last: int) -> int:
         count, recorder = 0, self._identity.recorder

@@ -50,9 +50,6 @@ class Transform:
             other.dest,
         )
 
-    def __hash__(self) -> int:
-        return hash((self.source, self.dest))
-
     def __call__(self, subject: bytes) -> bytes | None:
         """None: it does not mean this one."""
         if not self._matches(subject):

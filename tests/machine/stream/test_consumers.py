@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
-from cluster.machine.effects import StreamChanged
+from cluster.machine.effects import StreamAcked, StreamChanged
 from cluster.machine.replies import IN_USE, LIMIT_REACHED, NO_CONSUMER, Ok, StreamChunk
 from cluster.machine.stream import errors
 from cluster.types import BodyRef, ConsumerKey
@@ -413,3 +413,16 @@ def test_who_does_not_acknowledge_has_it_when_it_is_delivered():
     s.stored("a", "a")
     assert s.fetch(1) == [1]
     assert s.held() == {2: "a"}
+
+
+def test_of_acknowledgements_that_are_sampled_it_is_told_how_long_they_took():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer(sample_freq="50", ack_wait=1_000 * MS, ack_policy="explicit")
+    s.fetch(2)
+    s.at(70)
+
+    s.apply(Acknowledge(STREAM, "c", [(1, 3)]))
+
+    acked = [each for each in s.effects if isinstance(each, StreamAcked)]
+    assert acked == [StreamAcked(STREAM, "c", 1, 2, 0, 1, 70)]

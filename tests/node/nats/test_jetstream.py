@@ -196,6 +196,27 @@ class TestStreams:
         assert (await contexts[2].account_info()).streams == len(names)
 
 
+class TestSamples:
+    async def test_a_share_of_the_acknowledgements_is_told(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await add_stream(js, "S", "s")
+        told = await js._nc.subscribe("$JS.EVENT.METRIC.CONSUMER.ACK.S.c")
+        await js._nc.flush()
+        await published(js, "s", 3)
+        config = ConsumerConfig(durable_name="c", sample_freq="100%")
+        subscription = await js.pull_subscribe("s", "c", stream="S", config=config)
+
+        for message in await subscription.fetch(3):
+            await message.ack()
+
+        samples = [json.loads((await told.next_msg(WAIT_S)).data) for _ in range(3)]
+        assert [each["stream_seq"] for each in samples] == [1, 2, 3]
+        assert [each["consumer_seq"] for each in samples] == [1, 2, 3]
+        assert {each["type"] for each in samples} == {"io.nats.jetstream.metric.v1.consumer_ack"}
+        assert {each["deliveries"] for each in samples} == {1}
+        assert all(0 <= each["ack_time"] < WAIT_S * 1_000_000_000 for each in samples)
+
+
 class TestTransforms:
     async def test_a_stream_stores_under_other_subjects_and_publishes_again(
         self, contexts: list[JetStreamContext], three: Three

@@ -327,6 +327,12 @@ def _sampling(given: Mapping[str, Any], config: Config) -> None:
         raise ApiError(400, 10095, f"failed to parse consumer sampling configuration: {text!r}")
 
 
+def share_of(config: Mapping[str, Any]) -> int:
+    """Per cent of its acknowledgements that are told."""
+    found = _SAMPLES.fullmatch(config.get("sample_freq") or "")
+    return 0 if found is None else int(found[1])
+
+
 def _priorities(given: Mapping[str, Any], config: Config) -> None:
     policy = fields.text(given, "priority_policy") or "none"
     groups = fields.texts(given, "priority_groups")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,18 +10,26 @@ from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Group, Role
 from cluster.groups.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.effects import Effect, StreamAdvisory, StreamChanged, StreamStored
+from cluster.machine.effects import (
+    Effect,
+    StreamAcked,
+    StreamAdvisory,
+    StreamChanged,
+    StreamStored,
+)
 from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.settings import matches
 from cluster.machine.stream.stream import Stream
 from cluster.types import CATALOG_GROUP, QueueId, Stamp
 from node.protocols.nats.interest import is_literal
+from node.protocols.nats.jetstream import consumer_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.priorities import Pin, Pinned
 from node.protocols.nats.jetstream.republishing import Republishing
+from node.protocols.nats.jetstream.times import NS_PER_MS
 from node.tasks import Tasks
 
 LEADERSHIP_CHANGE: Final = "Leadership Change"
@@ -85,6 +94,8 @@ class Leading:
                 self._changed(group, effect.queue)
             elif type(effect) is StreamStored:
                 self._republishing.stored(group, effect)
+            elif type(effect) is StreamAcked:
+                self._sample(effect)
             elif type(effect) is StreamAdvisory:
                 self._advise(effect)
 
@@ -237,6 +248,27 @@ class Leading:
         about |= {"stream_seq": effect.position, "deliveries": effect.delivery_count}
         name = f"{subject}.{info.name}.{effect.consumer}"
         self.post.advise(info.vhost, name, kind, self.now_ms(), **about)
+
+    def _sample(self, acked: StreamAcked) -> None:
+        """Of these acknowledgements, as large a share is told as the consumer says."""
+        led = self._led.get(acked.queue)
+        feed = None if led is None else led.feeds.get(acked.consumer)
+        if led is None or feed is None:
+            return
+        share = consumer_config.share_of(feed.config) * 100
+        subject = f"CONSUMER.ACK.{led.info.name}.{acked.consumer}"
+        for sequence in range(acked.first, acked.last + 1):
+            if secrets.randbelow(10_000) < share:
+                about = {
+                    "stream": led.info.name,
+                    "consumer": acked.consumer,
+                    "consumer_seq": sequence + acked.ahead,
+                    "stream_seq": sequence,
+                    "ack_time": acked.waited_ms * NS_PER_MS,
+                    "deliveries": acked.delivery_count,
+                }
+                vhost, now_ms = led.info.vhost, self.now_ms()
+                self.post.measure(vhost, subject, "consumer_ack", now_ms, **about)
 
     def tell_consumer(self, info: QueueInfo, name: str, action: str) -> None:
         verb = {"create": "CREATED", "delete": "DELETED"}[action]

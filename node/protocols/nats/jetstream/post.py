@@ -67,10 +67,19 @@ class Post:
 
     def advise(self, vhost: str, subject: str, kind: str, now_ms: int, **more: Any) -> None:
         """Of something that happened: `kind` is the last of its type."""
-        inbox = Inbox(vhost, f"$JS.EVENT.ADVISORY.{subject}".encode())
+        self._tell(vhost, "advisory", subject, kind, now_ms, more)
+
+    def measure(self, vhost: str, subject: str, kind: str, now_ms: int, **more: Any) -> None:
+        """The same of something that was measured."""
+        self._tell(vhost, "metric", subject, kind, now_ms, more)
+
+    def _tell(
+        self, vhost: str, event: str, subject: str, kind: str, now_ms: int, more: dict[str, Any]
+    ) -> None:
+        inbox = Inbox(vhost, f"$JS.EVENT.{event.upper()}.{subject}".encode())
         if self.wanted(inbox):
             about = {
-                "type": f"io.nats.jetstream.advisory.v1.{kind}",
+                "type": f"io.nats.jetstream.{event}.v1.{kind}",
                 "id": secrets.token_urlsafe(16),
                 "timestamp": text_of_ms(now_ms),
             }
