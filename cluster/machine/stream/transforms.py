@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -26,29 +27,13 @@ class BadTransform(ValueError):
     """What is wrong with it."""
 
 
+@dataclass(frozen=True, slots=True)
 class Transform:
-    """Two are equal when they are made of the same."""
-
-    __slots__ = ("_makers", "_matches", "_rest", "dest", "source")
-
-    def __init__(self, source: bytes, dest: bytes) -> None:
-        """BadTransform: it cannot be."""
-        self.source, self.dest = source, dest
-        pattern, tokens = source.split(b"."), dest.split(b".")
-        if b"" in pattern or b"" in tokens or b"*" in tokens:
-            raise BadTransform("a subject has tokens, and a destination no wildcards but >")
-        if (pattern[-1] == b">") != (tokens[-1] == b">") or b">" in pattern[:-1] + tokens[:-1]:
-            raise BadTransform("> stands at the end of both, or of none")
-        self._rest = len(pattern) - 1 if pattern[-1] == b">" else None
-        stars = [at for at, token in enumerate(pattern) if token == b"*"]
-        self._makers = [_maker(each, stars) for each in tokens if each != b">"]
-        self._matches = matcher((source,))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Transform) and (self.source, self.dest) == (
-            other.source,
-            other.dest,
-        )
+    source: bytes
+    dest: bytes
+    _matches: Callable[[bytes], object] = field(compare=False, repr=False)
+    _makers: Sequence[Maker] = field(compare=False, repr=False)
+    _rest: int | None = field(compare=False, repr=False)  # from this token on they stay
 
     def __call__(self, subject: bytes) -> bytes | None:
         """None: it does not mean this one."""
@@ -62,7 +47,20 @@ class Transform:
 @lru_cache(maxsize=256)
 def transform_of(source: str, dest: str) -> Transform:
     """No source: all subjects. BadTransform: it cannot be."""
-    return Transform((source or ">").encode(), dest.encode())
+    pattern, tokens = (source or ">").encode().split(b"."), dest.encode().split(b".")
+    if b"" in pattern or b"" in tokens or b"*" in tokens:
+        raise BadTransform("a subject has tokens, and a destination no wildcards but >")
+    if (pattern[-1] == b">") != (tokens[-1] == b">") or b">" in pattern[:-1] + tokens[:-1]:
+        raise BadTransform("> stands at the end of both, or of none")
+    stars = [at for at, token in enumerate(pattern) if token == b"*"]
+    whole = b".".join(pattern)
+    return Transform(
+        whole,
+        b".".join(tokens),
+        matcher((whole,)),
+        [_maker(each, stars) for each in tokens if each != b">"],
+        len(pattern) - 1 if pattern[-1] == b">" else None,
+    )
 
 
 def _maker(token: bytes, stars: Sequence[int]) -> Maker:
