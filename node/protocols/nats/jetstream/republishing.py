@@ -69,6 +69,6 @@ class Republishing:
         if republish.get("headers_only"):
             about.append(("Nats-Msg-Size", len(body)))
             body = b""
-        header = header_of(meta)
+        header = header_of(meta, info)
         whole = with_fields(header, about) if header else block(about)
         self._post.send(Inbox(info.vhost, message.destination), body, whole)
