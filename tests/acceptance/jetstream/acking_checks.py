@@ -92,17 +92,14 @@ def d09_in_progress(js: Visit) -> None:
     """+WPI begins the time anew."""
     stream = js.stream()
     js.fill(stream, "a")
-    consumer = js.consumer(stream, ack_wait=LATE_MS * MS)
+    consumer = js.consumer(stream, ack_wait=1200 * MS)
     (message,) = js.fetch(stream, consumer, 1)
-    begin = time.monotonic()
     again = js.pull(stream, consumer, batch=1, expires=30 * S)
-    for _ in range(3):
-        js.main.arrived(again.sid, LATE_MS / 2000)
-        js.say(message, b"+WPI")
+    js.main.arrived(again.sid, 0.6)
+    js.say(message, b"+WPI")
     last = time.monotonic()
     assert delivered(again.next()).count == 2
-    assert time.monotonic() - last >= LATE_MS / 1000 * 0.8
-    assert last - begin >= LATE_MS / 1000 * 1.2
+    assert time.monotonic() - last >= 1.0
 
 
 def d10_a_late_ack_counts(js: Visit) -> None:

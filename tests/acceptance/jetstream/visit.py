@@ -21,6 +21,8 @@ NOBODY = 503
 MS = 1_000_000  # in ns
 S = 1_000 * MS
 INBOX_SID = b"1"
+#: Nodes that have just met hand leaderships over to where they belong.
+LEADERSHIP_CHANGE = "409 Leadership Change"
 
 Json = dict[str, Any]
 Headers = Mapping[str, object]
@@ -30,10 +32,15 @@ class Subscription(NamedTuple):
     client: Client
     sid: bytes
     subject: str
+    asked: tuple[str, bytes] | None = None  # of a pull: to where, and what
 
     def next(self) -> Message:
-        """What comes next, which must come."""
-        return self.client.next(self.sid)
+        """What comes next, which must come. A pull is asked again when somebody else leads."""
+        message = self.client.next(self.sid)
+        while self.asked is not None and status(message) == LEADERSHIP_CHANGE:
+            self.client.tell(*self.asked, reply=self.subject)
+            message = self.client.next(self.sid)
+        return message
 
     def some(self, count: int) -> list[Message]:
         return [self.next() for _ in range(count)]
@@ -262,8 +269,9 @@ class Visit:
         """A request for messages; what it brings comes by the subscription."""
         inbox = self.main.inbox()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self.main.tell(subject, as_bytes(asked if body is None else body), reply=inbox.subject)
-        return inbox
+        what = as_bytes(asked if body is None else body)
+        self.main.tell(subject, what, reply=inbox.subject)
+        return inbox._replace(asked=(subject, what))
 
     def fetch(self, stream: str, consumer: str, count: int, **asked: Any) -> list[Message]:
         """So many messages, which must come."""

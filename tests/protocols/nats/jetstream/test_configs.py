@@ -105,6 +105,10 @@ class TestStreams:
     def test_of_the_wrong_type_it_is_no_json_of_a_stream(self, given: dict[str, Any]):
         assert number_of(stream, **given) == 10025
 
+    def test_a_name_is_no_path(self):
+        assert number_of(stream, name="a/b") == 10128
+        assert number_of(stream, name="a\\b") == 10128
+
     @pytest.mark.parametrize(
         ("old", "new"),
         [
