@@ -29,6 +29,7 @@ from cluster.machine.commands import (
 from cluster.machine.marks import DEDUP_ID_CHARS_MAX
 from node.access.permissions import Access
 from node.broker.alarms import Lack
+from node.broker.stream_attrs import stream_attrs
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, HttpPublishRoom
 from node.errors import Refused
 from node.messages import attributes, tables
@@ -242,6 +243,8 @@ class Ingress:
             _check_meta(meta, len(bodies), access)
         if attrs is not None:
             _check_attrs(attrs, len(bodies), self._cluster.now_ms())
+        if info.stream is not None and bodies:
+            attrs = stream_attrs(info, bodies, meta, attrs)
         command = Enqueue(info.queue, publisher, seqno, bodies, meta, attrs, large)
         return command, sum(sizes) + MESSAGE_OVERHEAD_BYTES * (len(bodies) + 1)
 

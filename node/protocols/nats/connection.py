@@ -21,8 +21,9 @@ from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
 from node.dispatch.in_flight import InFlight
 from node.errors import AccessRefused, Refused
+from node.messages.subjects import is_literal, is_subject
 from node.protocols.ends import Ends
-from node.protocols.nats.interest import Subscription, Taker, is_literal, is_subject
+from node.protocols.nats.interest import Subscription, Taker
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import (
     CRLF,

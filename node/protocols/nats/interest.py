@@ -11,26 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cluster.types import NodeId
+from node.messages.subjects import ANY, REST, is_literal
 from node.protocols.nats.reader import Publish
 
-ANY: Final = b"*"
-REST: Final = b">"
 #: Subjects whose matches are remembered.
 REMEMBERED_MAX: Final = 4_096
 
 T = TypeVar("T")
-
-
-def is_subject(subject: bytes) -> bool:
-    """One may subscribe to it."""
-    tokens = subject.split(b".")
-    return b"" not in tokens and REST not in tokens[:-1]
-
-
-def is_literal(subject: bytes) -> bool:
-    """It has no wildcards, so it stands for one subject only."""
-    tokens = subject.split(b".")
-    return b"" not in tokens and ANY not in tokens and REST not in tokens
 
 
 class _Level(Generic[T]):

@@ -35,8 +35,8 @@ from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
 from cluster.types import NodeId
 from node.errors import BrokerError, Elsewhere
+from node.messages.subjects import is_subject
 from node.peer_rpc import PeerRpc
-from node.protocols.nats.interest import is_subject
 from node.protocols.nats.jetstream import consumer_config, fields, shown, stream_config
 from node.protocols.nats.jetstream.errors import (
     NO_MESSAGE,

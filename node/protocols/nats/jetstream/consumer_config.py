@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster.machine.stream.settings import matches, overlap
-from node.protocols.nats.interest import is_literal, is_subject
+from node.messages.subjects import is_literal, is_subject
 from node.protocols.nats.jetstream import fields
 from node.protocols.nats.jetstream.errors import (
     ApiError,

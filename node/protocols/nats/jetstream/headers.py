@@ -19,7 +19,7 @@ from cluster.machine.stream.settings import (
     ASKED_TTL_MS,
 )
 from node.messages.nats_headers import FIRST_LINE, lines
-from node.protocols.nats.interest import is_subject
+from node.messages.subjects import is_subject
 from node.protocols.nats.jetstream.batching import Part
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ns_of_span

@@ -21,7 +21,7 @@ from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.settings import matches
 from cluster.machine.stream.stream import Stream
 from cluster.types import CATALOG_GROUP, QueueId, Stamp
-from node.protocols.nats.interest import is_literal
+from node.messages.subjects import is_literal
 from node.protocols.nats.jetstream import consumer_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.transforms import BadTransform, transform_of
-from node.protocols.nats.interest import is_subject
+from node.messages.subjects import is_subject
 from node.protocols.nats.jetstream import fields
 from node.protocols.nats.jetstream.errors import (
     ApiError,
