@@ -213,7 +213,7 @@ class StreamReads:
             sequence = page.next
             left_s = until_s - loop.time()
             if page.messages or left_s <= 0:
-                return [sequence, [_packed(each) for each in page.messages]]
+                return [sequence, [packed(each) for each in page.messages]]
             await asyncio.sleep(0)
             if stream.retained.next <= sequence:
                 await self.news(group, QueueId(queue), sequence, left_s)
@@ -275,7 +275,7 @@ class StreamReader:
         except (Elsewhere, OutcomeUnknown, Refused):  # it changes, or is not there yet, or is gone
             await asyncio.sleep(RETRY_S)
             return None
-        return Page([_unpacked(row) for row in rows], sequence)
+        return Page([unpacked(row) for row in rows], sequence)
 
 
 class _Waiting:
@@ -387,7 +387,7 @@ def _filter_value(meta: bytes) -> str | None:
 # --- between nodes --------------------------------------------------------------------------------
 
 
-def _packed(message: StreamMessage) -> list[Any]:
+def packed(message: StreamMessage) -> list[Any]:
     """As CBOR can hold it."""
     sequence, body, meta, subject = message
     return [
@@ -398,7 +398,7 @@ def _packed(message: StreamMessage) -> list[Any]:
     ]
 
 
-def _unpacked(row: list[Any]) -> StreamMessage:
+def unpacked(row: list[Any]) -> StreamMessage:
     sequence, body, meta, subject = row
     if type(body) is not bytes:
         head, parts = body

@@ -7,19 +7,19 @@ be texts, such as `"1h30m"`; a field that nobody knows is refused.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from cluster.machine.catalog import QueueInfo
 from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import ApiError, bad_request
 from node.management.messages import encoded
 from node.management.paging import listed, listed_as_is
-from node.protocols.nats.jetstream import consumer_config, shown, stream_config
+from node.protocols.nats.jetstream import given, shown, stream_config
 from node.protocols.nats.jetstream.errors import NO_MESSAGE
 from node.protocols.nats.jetstream.errors import ApiError as StreamError
 from node.protocols.nats.jetstream.requests import Call as Request
-from node.protocols.nats.jetstream.times import ns_of_span, text_of_ms
+from node.protocols.nats.jetstream.times import text_of_ms
 
 Json = dict[str, Any]
 
@@ -30,11 +30,11 @@ _FILTERS: Final = ("filter_subject", "filter_subjects")
 _GET_WORDS: Final = ("seq", "last_by_subj", "next_by_subj", "start_time")
 
 
-async def ask(call: Call, verb: str, given: Json | None = None, consumer: str = "") -> Json:
+async def ask(call: Call, verb: str, said: Json | None = None, consumer: str = "") -> Json:
     """Of the stream of the path."""
     request = Request(verb, call.names["stream"], consumer)
     try:
-        return await call.services.streams.request(call.vhost, request, given or {})
+        return await call.services.streams.request(call.vhost, request, said or {})
     except StreamError as error:
         raise _failed(error) from None
 
@@ -53,28 +53,11 @@ def _failed(error: StreamError) -> ApiError:
     return ApiError(status, word, error.text, {"err_code": error.number})
 
 
-def _given(call: Call, known: Iterable[str], spans: Iterable[str]) -> Json:
-    """A configuration, with lengths of time in ns."""
-    values = dict(call.body.values)
-    unknown = sorted(values.keys() - set(known))
-    if unknown:
-        raise bad_request(f"there is no setting {unknown[0]!r}")
-    for name in spans:
-        value = values.get(name)
-        if isinstance(value, list):
-            values[name] = [_ns(name, each) for each in cast("list[Any]", value)]
-        elif isinstance(value, str):
-            values[name] = _ns(name, value)
-    return values
-
-
-def _ns(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    ns = ns_of_span(value)
-    if ns is None:
-        raise bad_request(f"{name} is a length of time such as 90s, 1h30m or 720h, not {value!r}")
-    return ns
+def _given(call: Call, read: Callable[[Mapping[str, Any]], Json]) -> Json:
+    try:
+        return read(call.body.values)
+    except StreamError as error:
+        raise _failed(error) from None
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -119,26 +102,26 @@ def _wanted(call: Call) -> Json:
     """Of a stream that is made or changed. What it collects, its owner may read."""
     access = call.access
     access.check("configure", "queue", call.names["stream"])
-    given = _given(call, stream_config.FIELDS, stream_config.SPANS)
+    wanted = _given(call, given.of_stream)
     for subject in call.body.words("subjects", []):
         access.check("read", "queue", subject)
-    return given
+    return wanted
 
 
 async def put_stream(call: Call) -> Response:
     name = call.names["stream"]
-    given = _wanted(call)
+    wanted = _wanted(call)
     await call.catch_up()
     known = call.catalog.queue(call.vhost, name) is not None
-    found = await ask(call, "STREAM.CREATE", {"name": name, **given})
+    found = await ask(call, "STREAM.CREATE", {"name": name, **wanted})
     return Response(200 if known else 201, _made(call, found))
 
 
 async def patch_stream(call: Call) -> Json:
     """What is not said stays as it is."""
-    given = _wanted(call)
+    wanted = _wanted(call)
     before: Json = (await ask(call, "STREAM.INFO"))["config"]
-    found = await ask(call, "STREAM.UPDATE", {**before, **given})
+    found = await ask(call, "STREAM.UPDATE", {**before, **wanted})
     return _made(call, found)
 
 
@@ -238,17 +221,17 @@ async def put_consumer(call: Call) -> Response:
 
 async def patch_consumer(call: Call) -> Json:
     """What is not said stays as it is."""
-    given = _wanted_consumer(call)
+    wanted = _wanted_consumer(call)
     before: Json = (await one_consumer(call))["config"]
     for one, other in (_FILTERS, _FILTERS[::-1]):
-        if one in given:
+        if one in wanted:
             before.pop(other, None)
-    return await _put_consumer(call, "update", {**before, **given})
+    return await _put_consumer(call, "update", {**before, **wanted})
 
 
 def _wanted_consumer(call: Call) -> Json:
     call.access.check("read", "queue", call.names["stream"])
-    return _given(call, consumer_config.FIELDS, consumer_config.SPANS)
+    return _given(call, given.of_consumer)
 
 
 async def _put_consumer(call: Call, action: str, config: Json) -> Json:

@@ -33,7 +33,7 @@ from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
-from cluster.types import NodeId
+from cluster.types import LargeBody, NodeId
 from node.errors import BrokerError, Elsewhere
 from node.messages.subjects import is_subject
 from node.peer_rpc import PeerRpc
@@ -977,5 +977,5 @@ async def _read(served: Served, found: Found) -> tuple[bytes, bytes]:
     if not rows:
         raise known(10037)
     ((body, meta),) = rows
-    assert isinstance(body, bytes)
-    return body, header_of(meta, served.info)
+    whole = body.head if isinstance(body, LargeBody) else body
+    return whole, header_of(meta, served.info)

@@ -20,6 +20,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Command, DropConsumer, Fetch
 from cluster.machine.replies import Fetched, StreamChunk
 from cluster.machine.stream.consumers import TOO_LARGE, StreamConsumer
+from cluster.machine.stream.stream import Stream
 from cluster.types import LargeBody
 from node.protocols.nats.jetstream.acks import reply_subject
 from node.protocols.nats.jetstream.headers import status, with_fields
@@ -68,6 +69,21 @@ class Home(Protocol):
     def tell_pinned(self, info: QueueInfo, consumer: str, pinned: Pinned) -> None: ...
 
 
+class Fetching:
+    """A request of who does not speak NATS: what it gets, once it has some or is over."""
+
+    __slots__ = ("chunks", "done")
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[StreamChunk, Bodies]] = []
+        #: Why it ended, as a status; empty: it got all that it wanted.
+        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def end(self, header: bytes) -> None:
+        if not self.done.done():
+            self.done.set_result(header)
+
+
 class Feed:
     """Of one consumer, as long as this node leads its stream."""
 
@@ -86,6 +102,7 @@ class Feed:
         self._reply = reply_subject(info.name, self.name)
         #: Of what AMQP's clients publish: a delivery must have one.
         self._no_subject = b"_".join(info.name.encode().split()) or b"_"
+        self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
         self._fetching = False
         self._alone = False  # the next message comes alone, whatever its size
         self._soon = False
@@ -103,6 +120,11 @@ class Feed:
     @property
     def config(self) -> dict[str, Any]:
         return self.consumer.config
+
+    @property
+    def stream(self) -> Stream | None:
+        """None: it is gone."""
+        return stream_of(self._group, self.info.queue)
 
     @property
     def deliver(self) -> Inbox | None:
@@ -135,10 +157,18 @@ class Feed:
         return len(self.pulls)
 
     def _drop_gone(self, now_s: float) -> None:
-        vhost, wanted = self.info.vhost, self._home.post.wanted
-        gone = [each for each in self.pulls.inboxes() if not wanted(Inbox(vhost, each))]
+        gone = {each for each in self.pulls.inboxes() if not self._is_wanted(each)}
         if gone:
             self.pulls.drop(gone, now_s)
+
+    def fetch(self, ask: Ask) -> Fetching:
+        """As `pull`; what it gets goes to no inbox, and is what is there first."""
+        fetching = Fetching()
+        inbox = b" %d" % id(fetching)  # no subject has a space
+        self._fetchings[inbox] = fetching
+        fetching.done.add_done_callback(lambda _: self._fetchings.pop(inbox))
+        self.pull(inbox, ask)
+        return fetching
 
     def heard(self, subject: bytes) -> None:
         """What a client answered to a request for flow control."""
@@ -210,6 +240,12 @@ class Feed:
                 break
         return found
 
+    def _is_wanted(self, inbox: bytes) -> bool:
+        if inbox[:1] == b" ":
+            fetching = self._fetchings.get(inbox)
+            return fetching is not None and not fetching.done.done()
+        return self._home.post.wanted(Inbox(self.info.vhost, inbox))
+
     def _turns(self) -> list[tuple[int, int, int]]:
         known = self.consumer
         supply = Supply(known.pending, known.held.count)
@@ -276,9 +312,9 @@ class Feed:
         slower = False
         by_request: dict[int, list[Publish]] = {}
         more = self._pin_header()
-        for number, chunk, bodies in loaded:
-            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or (), more))
         now_s = self._used_s = self._loop.time()
+        for number, chunk, bodies in self._hand_over(loaded, now_s):
+            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or (), more))
         for number, messages in by_request.items():
             overhead = len(self._reply) + REPLY_BYTES
             size = sum(each.size + len(each.subject) + overhead for each in messages)
@@ -308,6 +344,25 @@ class Feed:
             self.wake()
         self._set_timer()
 
+    def _hand_over(self, loaded: Sequence[_Loaded], now_s: float) -> list[_Loaded]:
+        """Those of `fetch` get theirs, and are done. What is left."""
+        if not self._fetchings:
+            return list(loaded)
+        rest: list[_Loaded] = []
+        served: dict[bytes, Fetching] = {}
+        for number, chunk, bodies in loaded:
+            waiting = self.pulls.find(number)
+            fetching = None if waiting is None else self._fetchings.get(waiting.inbox)
+            if waiting is None or fetching is None:
+                rest.append((number, chunk, bodies))
+            else:
+                fetching.chunks.append((chunk, bodies or ()))
+                served[waiting.inbox] = fetching
+        self.pulls.drop(served, now_s)
+        for fetching in served.values():
+            fetching.end(b"")
+        return rest
+
     def _pin_header(self) -> Sequence[tuple[str, object]]:
         """What each message says besides its own headers."""
         pin = self.pulls.pin
@@ -316,14 +371,15 @@ class Feed:
     def _messages(
         self, chunk: StreamChunk, bodies: Bodies, more: Sequence[tuple[str, object]]
     ) -> list[Publish]:
-        stream = stream_of(self._group, self.info.queue)
+        stream = self.stream
         if stream is None:
             return []
         id_at, name_of = stream.retained.id_at, stream.retained.subjects.name_of
         headers_only = self.config.get("headers_only")
         found: list[Publish] = []
         for at, (body, meta) in enumerate(bodies):
-            assert isinstance(body, bytes)
+            if isinstance(body, LargeBody):
+                body = body.head
             sequence = chunk.first + at
             subject_id = id_at(sequence)
             if not subject_id:
@@ -355,6 +411,10 @@ class Feed:
 
     def _say(self, sayings: Sequence[Say]) -> None:
         for inbox, header in sayings:
+            fetching = self._fetchings.get(inbox)
+            if fetching is not None:
+                fetching.end(header)
+                continue
             self._home.post.send(Inbox(self.info.vhost, inbox), b"", header)
 
     # --- push -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Bodies = Sequence[tuple[Body, Any]]
 
 
 async def load(group: GroupLike, ref: BodyRef) -> Bodies:
-    """Those with a body that is too large to travel whole have only how it begins."""
+    """Bodies that may be whole are."""
     found = read(group, ref)
     if found is None:
         found = await group.load_bodies(ref)
@@ -33,11 +33,11 @@ async def load(group: GroupLike, ref: BodyRef) -> Bodies:
     return found
 
 
-async def _joined(group: GroupLike, body: Body) -> bytes:
-    if not isinstance(body, LargeBody):
+async def _joined(group: GroupLike, body: Body) -> Body:
+    if not isinstance(body, LargeBody) or not may_be_whole(body):
         return body
-    joined = await whole(group, body) if may_be_whole(body) else None
-    return body.head if joined is None else joined
+    joined = await whole(group, body)
+    return body if joined is None else joined
 
 
 def header_of(meta: Any, info: QueueInfo) -> bytes:

@@ -14,6 +14,7 @@ from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
 from node.protocols.nats.jetstream import acks, requests
 from node.protocols.nats.jetstream.api import Api
+from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.settling import Settling
@@ -49,6 +50,7 @@ class JetStream:
         self._subjects = subjects
         self.leading = Leading(cluster, post, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
+        self.cursors = Cursors(cluster, peer_rpc, self.leading)
         self._storing = Storing(publisher, ingress, post)
         self._storing.on_abandoned = self.leading.tell_abandoned
         self._settling = Settling(cluster, post, self.api.pull)
