@@ -270,6 +270,7 @@ class Node:
             parts.clients,
             counters,
             parts.bodies,
+            parts.streams,
         )
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, counters)

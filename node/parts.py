@@ -40,6 +40,7 @@ from node.operating.watchdog import Watchdog
 from node.peer_rpc import PeerRpc
 from node.protocols.amqp.direct_reply import DirectReplies
 from node.protocols.amqp.services import AmqpServices
+from node.protocols.native.streams import Streams
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.subjects import Subjects
 from node.settings.settings import Settings
@@ -116,6 +117,10 @@ class Parts:
             self.broker.ingress,
             self.peer_rpc,
             tasks,
+        )
+
+        self.streams = Streams(
+            self.broker, self.stream_reads, self.jetstream.api, self.jetstream.cursors, tasks
         )
 
         # What holds publishers back.

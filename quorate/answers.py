@@ -76,7 +76,7 @@ class Answers:
     def __init__(self, owner: AnswersOwner) -> None:
         self._owner = owner
         self._connection: Connection | None = None
-        self._key = 0
+        self._key: int | str = 0  # of a queue's consumer, or a stream's cursor
         self._gathering: dict[tuple[int, tuple[Any, ...]], Answer] = {}
         self._sent: dict[Answer, None] = {}
         self._scheduled = False
@@ -109,7 +109,7 @@ class Answers:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def connected(self, connection: Connection, key: int) -> None:
+    def connected(self, connection: Connection, key: int | str) -> None:
         """The consumer is known to this node under `key`: what is not confirmed goes out again."""
         if self._key and key != self._key:
             self.forget(

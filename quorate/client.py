@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 from urllib.parse import quote, urlencode
 
 from quorate import wire
@@ -15,6 +15,7 @@ from quorate.core import Core
 from quorate.delivery import Chunk, Delivery, Range
 from quorate.errors import Refused
 from quorate.publisher import Publisher
+from quorate.reader import Reader, Start
 
 
 class Client:
@@ -239,6 +240,53 @@ class Client:
             for offset in range(len(chunk.bodies))
         ]
 
+    # --- streams ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str,
+        *,
+        start: Start = "next",
+        cursor: str | None = None,
+        count_max: int = wire.READ_COUNT_MAX,
+    ) -> Reader:
+        """Messages of a stream as they come: `async for message in client.read("orders")`.
+
+        start: "first", "last", "next" (those to come), a sequence, or a datetime; the program keeps
+        its place (`message.position`). cursor: the cluster keeps the place, under this name
+        (`add_cursor`); what is not settled comes again. count_max: messages read ahead.
+        """
+        return Reader(self._core, stream, start=start, cursor=cursor, count_max=count_max)
+
+    async def add_cursor(
+        self,
+        stream: str,
+        cursor: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> bool:
+        """Make sure that the stream has this cursor, with JetStream's settings of a consumer, such
+        as `{"deliver_policy": "new", "filter_subject": "orders.*.paid", "ack_wait": "1m"}`; each
+        message is to be settled unless `ack_policy` is `all` or `none`. Whether it is new.
+
+        Raises Refused: `inequivalent_arguments` when it exists with others, `bad_argument`.
+        """
+        frame, again = await self._core.ask(
+            stream, wire.PUT_CURSOR, cursor, dict(settings or {}), timeout_s=timeout
+        )
+        return bool(frame[2]["created"]) or again
+
+    async def delete_cursor(
+        self, stream: str, cursor: str, *, timeout: float | None = None
+    ) -> None:
+        """Its place is forgotten; the messages stay. Raises Refused: `no_cursor`."""
+        try:
+            await self._core.ask(stream, wire.DELETE_CURSOR, cursor, timeout_s=timeout)
+        except Refused as refused:
+            if refused.code != "no_cursor" or not refused.again:
+                raise
+
     # --- queues -----------------------------------------------------------------------------------
 
     async def declare(
@@ -246,16 +294,19 @@ class Client:
         queue: str,
         arguments: Mapping[str, Any] | None = None,
         *,
+        type: Literal["stream"] | None = None,  # noqa: A002 -- its name everywhere else
         timeout: float | None = None,
     ) -> dict[str, Any]:
         """Make sure that the queue exists, with RabbitMQ's `x-` arguments: `{"created", "leader",
-        "group"}`.
+        "group"}`. `type="stream"` makes a stream, with JetStream's settings for arguments, such as
+        `{"subjects": ["orders.>"], "max_age": "24h"}`.
 
         Raises Refused: `inequivalent_arguments` when it exists with others, `bad_argument`.
         """
-        frame, _ = await self._core.ask(
-            queue, wire.DECLARE, dict(arguments or {}), timeout_s=timeout
-        )
+        given = dict(arguments or {})
+        if type is not None:
+            given["x-queue-type"] = type
+        frame, _ = await self._core.ask(queue, wire.DECLARE, given, timeout_s=timeout)
         return cast("dict[str, Any]", frame[2] or {})
 
     async def delete(

@@ -374,9 +374,11 @@ class Connection:
         elif opcode == wire.DELIVER_PART:
             _, queue, consumer, position, data = frame[:5]
             self._parts.setdefault((queue, consumer, position), []).append(data)
-        elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT):
+        elif opcode in (wire.OK, wire.SUBSCRIBED, wire.GOT, wire.MESSAGES):
             if opcode == wire.GOT and self._parts:
                 self._join_parts(frame[2], frame[3], frame[5])
+            elif opcode == wire.MESSAGES and self._parts:
+                self._join_parts(frame[2], 0, frame[4])
             self._answer(frame[1], opcode, frame)
         elif opcode == wire.ERROR:
             # The node does not know either, as if the connection had been lost.

@@ -34,11 +34,15 @@ DISCARD: Final = 32
 EXTEND: Final = 33
 GET: Final = 40
 GOT: Final = 41
+READ: Final = 42
+MESSAGES: Final = 43
 DECLARE: Final = 50
 DELETE: Final = 51
 PURGE: Final = 52
 PAUSE: Final = 53
 INFO: Final = 54
+PUT_CURSOR: Final = 55
+DELETE_CURSOR: Final = 56
 
 CLOSED_VERSION: Final = 4001
 CLOSED_TAKEN_OVER: Final = 4009
@@ -62,6 +66,8 @@ TIMEOUT_S_DEFAULT: Final = 30.0
 RESUME_MS_DEFAULT: Final = 30_000
 #: Most unsettled deliveries that a consumer holds unless told otherwise.
 CREDIT_DEFAULT: Final = 2_000
+#: Most messages that one read of a stream brings.
+READ_COUNT_MAX: Final = 1_000
 #: A publish frame is closed at this many messages or bytes of bodies, whichever comes first.
 BATCH_COUNT_MAX: Final = 1_024
 BATCH_BYTES_MAX: Final = 256 * 1024

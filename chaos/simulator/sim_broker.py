@@ -133,7 +133,7 @@ class SimBroker:
         self.backups = self.parts.backups
         self.sessions = self.parts.sessions
         self.transactions = self.parts.transactions
-        self._handlers = Handlers(self.parts.broker)
+        self._handlers = Handlers(self.parts.broker, self.parts.streams)
         self._amqp: AmqpServices
         self._nats: SimNats
 

@@ -71,6 +71,16 @@ class GetAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamMessages:
+    """What a read of a stream found."""
+
+    request: int
+    queue: str
+    next: int  # where to read on; 0: a cursor knows
+    batches: list[MessageBatch]
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Refused, or of unknown outcome (code `unknown`). `request` 0: it answers no request."""
 
@@ -112,6 +122,7 @@ Outgoing = (
     | RequestAnswer
     | SubscribeAnswer
     | GetAnswer
+    | StreamMessages
     | Failure
     | Moved
     | Ended

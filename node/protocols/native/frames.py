@@ -19,6 +19,7 @@ from node.protocols.native.requests import (
     Credit,
     Declare,
     Delete,
+    DeleteCursor,
     Discard,
     Extend,
     FrameError,
@@ -36,6 +37,8 @@ from node.protocols.native.requests import (
     Publish,
     PublishPart,
     Purge,
+    PutCursor,
+    Read,
     Request,
     Return,
     Settle,
@@ -47,6 +50,9 @@ from node.protocols.native.requests import (
 CBOR_DEPTH_MAX = 64
 RANGES_MAX = 65_536
 NUMBER_MAX = 2**63 - 1
+#: Of one READ: messages, and how long it waits for them.
+READ_COUNT_MAX = 1_000
+READ_MS_MAX = 60_000
 
 
 # --- fields ---------------------------------------------------------------------------------------
@@ -74,6 +80,11 @@ def _number(value: Any, name: str) -> int:
 
 def _number_or_none(value: Any, name: str) -> int | None:
     return None if value is None else _number(value, name)
+
+
+def _consumer(value: Any, name: str) -> int | str:
+    """A consumer of a queue, or a cursor of a stream."""
+    return value if type(value) is str else _number(value, name)
 
 
 def _signed(value: Any, name: str) -> int:
@@ -139,6 +150,30 @@ def _is_part(row: Any) -> bool:
     return len(numbers) == 3 and all(type(n) is int and 0 <= n <= NUMBER_MAX for n in numbers)
 
 
+def _place(value: Any, name: str) -> Any:
+    match value:
+        case "first" | "last" | "next":
+            return value
+        case int() if type(value) is int and 1 <= value <= NUMBER_MAX:
+            return value
+        case {"time": int(ms), **rest} if not rest and type(ms) is int and 0 <= ms <= NUMBER_MAX:
+            return value
+        case _:
+            _complain(name, 'first, last, next, a sequence, or {"time": ms}', value)
+
+
+def _read_count(value: Any, name: str) -> int:
+    if type(value) is not int or not 1 <= value <= READ_COUNT_MAX:
+        _complain(name, f"a number from 1 to {READ_COUNT_MAX}", value)
+    return value
+
+
+def _wait_ms(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= READ_MS_MAX:
+        _complain(name, f"a number from 0 to {READ_MS_MAX}", value)
+    return value
+
+
 def _any(value: Any, _: str) -> Any:
     return value
 
@@ -182,6 +217,8 @@ Check = Callable[[Any, str], Any]
 _REQUEST: tuple[str, Check] = ("request", _number)
 _QUEUE: tuple[str, Check] = ("queue", _text)
 _CONSUMER: tuple[str, Check] = ("consumer", _number)
+_EITHER: tuple[str, Check] = ("consumer", _consumer)
+_CURSOR: tuple[str, Check] = ("cursor", _text)
 _RANGES: tuple[str, Check] = ("ranges", ranges_of)
 _TOKEN: tuple[str, Check] = ("token", _number_or_none)
 
@@ -206,25 +243,25 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
         PublishPart,
         [_REQUEST, _QUEUE, ("upload", _text), ("number", _number), ("data", _bytes)],
     ),
-    Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _CONSUMER, ("give_back", _flag)]),
+    Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _EITHER, ("give_back", _flag)]),
     Opcode.CREDIT: (Credit, [_REQUEST, _QUEUE, _CONSUMER, ("credit", _number)]),
-    Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _CONSUMER, _RANGES, _TOKEN]),
+    Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _EITHER, _RANGES, _TOKEN]),
     Opcode.RETURN: (
         Return,
         [
             _REQUEST,
             _QUEUE,
-            _CONSUMER,
+            _EITHER,
             _RANGES,
             ("failed", _flag),
             ("delay_ms", _number_or_none),
             _TOKEN,
         ],
     ),
-    Opcode.DISCARD: (Discard, [_REQUEST, _QUEUE, _CONSUMER, _RANGES, _TOKEN]),
+    Opcode.DISCARD: (Discard, [_REQUEST, _QUEUE, _EITHER, _RANGES, _TOKEN]),
     Opcode.EXTEND: (
         Extend,
-        [_REQUEST, _QUEUE, _CONSUMER, _RANGES, ("timeout_ms", _number_or_none)],
+        [_REQUEST, _QUEUE, _EITHER, _RANGES, ("timeout_ms", _number_or_none)],
     ),
     Opcode.GET: (Get, [_REQUEST, _QUEUE, ("messages", _number), ("auto_settle", _flag)]),
     Opcode.DECLARE: (Declare, [_REQUEST, _QUEUE, ("arguments", _map_or_empty)]),
@@ -232,6 +269,11 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
     Opcode.PURGE: (Purge, [_REQUEST, _QUEUE]),
     Opcode.PAUSE: (Pause, [_REQUEST, _QUEUE, ("paused", _flag)]),
     Opcode.INFO: (Info, [_REQUEST, _QUEUE]),
+    Opcode.PUT_CURSOR: (
+        PutCursor,
+        [_REQUEST, _QUEUE, _CURSOR, ("settings", _map_or_empty)],
+    ),
+    Opcode.DELETE_CURSOR: (DeleteCursor, [_REQUEST, _QUEUE, _CURSOR]),
 }
 #: Whose last field may be missing: it came later.
 _GROWN = frozenset({Opcode.PUBLISH, Opcode.CANCEL, Opcode.SETTLE, Opcode.RETURN, Opcode.DISCARD})
@@ -243,6 +285,12 @@ _OPTIONS: dict[str, tuple[Check, Any]] = {
     "auto_settle": (_flag, False),
     "timeout_ms": (_number_or_none, None),
     "held": (_held, ()),
+}
+_READ_OPTIONS: dict[str, tuple[Check, Any]] = {
+    "cursor": (_text_or_none, None),
+    "from": (_place, None),
+    "count": (_read_count, READ_COUNT_MAX),
+    "wait_ms": (_wait_ms, 0),
 }
 
 
@@ -315,10 +363,11 @@ class NativeProtocol:
         if self.state is ProtocolState.HELLO_AWAITED:
             raise HelloMissing(f"the first frame must be HELLO, not opcode {opcode}")
         request = values[0] if values and type(values[0]) is int else 0
-        if opcode != Opcode.SUBSCRIBE and opcode not in _LAYOUTS:
+        if opcode not in _WITH_OPTIONS and opcode not in _LAYOUTS:
             raise UnknownOpcode(f"opcode {opcode} is not one that clients send", request)
         try:
-            return _subscribe(values) if opcode == Opcode.SUBSCRIBE else _fixed(opcode, values)
+            decode = _WITH_OPTIONS.get(opcode)
+            return _fixed(opcode, values) if decode is None else decode(values)
         except BadField as error:
             error.request = request if opcode >= Opcode.PUBLISH else 0
             raise
@@ -356,16 +405,38 @@ def _fixed(opcode: int, values: list[Any]) -> Request:
     return make(*[check(value, name) for value, (name, check) in zip(values, layout, strict=True)])
 
 
-def _subscribe(values: list[Any]) -> Subscribe:
+def _optional(
+    name: str, values: list[Any], known: dict[str, tuple[Check, Any]]
+) -> tuple[int, str, dict[str, Any]]:
+    """Request, queue and options, with defaults filled in."""
     if len(values) != 3:
-        raise BadField("SUBSCRIBE has the fields request, queue, options")
+        raise BadField(f"{name} has the fields request, queue, options")
     request, queue = _number(values[0], "request"), _text(values[1], "queue")
     options = _map_or_empty(values[2], "options")
-    unknown = sorted(options.keys() - _OPTIONS.keys())
+    unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise BadField(f"SUBSCRIBE knows the options {', '.join(_OPTIONS)}, not {unknown[0]!r}")
+        raise BadField(f"{name} knows the options {', '.join(known)}, not {unknown[0]!r}")
     checked = {
-        name: check(options[name], name) if name in options else default
-        for name, (check, default) in _OPTIONS.items()
+        each: check(options[each], each) if each in options else default
+        for each, (check, default) in known.items()
     }
-    return Subscribe(request, queue, **checked)
+    return request, queue, checked
+
+
+def _subscribe(values: list[Any]) -> Subscribe:
+    request, queue, options = _optional("SUBSCRIBE", values, _OPTIONS)
+    return Subscribe(request, queue, **options)
+
+
+def _read(values: list[Any]) -> Read:
+    request, queue, options = _optional("READ", values, _READ_OPTIONS)
+    cursor, start = options["cursor"], options["from"]
+    if (cursor is None) == (start is None):
+        raise BadField("READ has either a cursor, or where to read from")
+    return Read(request, queue, cursor, start, options["count"], options["wait_ms"])
+
+
+_WITH_OPTIONS: dict[int, Callable[[list[Any]], Request]] = {
+    Opcode.SUBSCRIBE: _subscribe,
+    Opcode.READ: _read,
+}

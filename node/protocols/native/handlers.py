@@ -16,6 +16,7 @@ from node.clients.client_session import ClientSession
 from node.errors import BrokerError
 from node.protocols.native import requests
 from node.protocols.native.requests import Request
+from node.protocols.native.streams import Streams, is_stream
 
 #: What is said of deliveries.
 SettleFrame = (
@@ -34,6 +35,9 @@ _OPERATIONS: dict[type, Operation] = {
     requests.Discard: "read",
     requests.Extend: "read",
     requests.Get: "read",
+    requests.Read: "read",
+    requests.PutCursor: "read",
+    requests.DeleteCursor: "read",
     requests.Declare: "configure",
     requests.Delete: "configure",
     requests.Purge: "configure",
@@ -44,8 +48,9 @@ _OPERATIONS: dict[type, Operation] = {
 class Handlers:
     """What to do for each kind of request."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, streams: Streams) -> None:
         self._broker = broker
+        self._streams = streams
         self._handlers: dict[type, Callable[[ClientSession, Any], Awaitable[None]]] = {
             requests.Publish: self._publish,
             requests.PublishPart: self._publish_part,
@@ -62,7 +67,14 @@ class Handlers:
             requests.Purge: self._purge,
             requests.Pause: self._pause,
             requests.Info: self._info,
+            requests.Read: self._read,
+            requests.PutCursor: self._put_cursor,
+            requests.DeleteCursor: self._delete_cursor,
         }
+
+    def closed(self, connection: ClientSession) -> None:
+        """Its client is gone."""
+        self._streams.closed(connection)
 
     async def handle(self, connection: ClientSession, request: Request) -> None:
         """Returns when the next request of this connection may be read."""
@@ -100,7 +112,15 @@ class Handlers:
 
     async def _settle(self, connection: ClientSession, frame: SettleFrame) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
-        consumer = ConsumerKey(frame.consumer)
+        cursor = frame.consumer
+        if isinstance(cursor, str):
+            assert not isinstance(frame, requests.Credit)
+            settle = self._streams.settle
+            await connection.run(
+                frame.request, frame.queue, lambda: settle(connection, info, frame, cursor)
+            )
+            return
+        consumer = ConsumerKey(cursor)
         command: settle_retry.SettleCommand
         match frame:
             case requests.Settle(_, _, _, ranges, token):
@@ -135,12 +155,15 @@ class Handlers:
 
     async def _cancel(self, connection: ClientSession, frame: requests.Cancel) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
+        consumer = frame.consumer
+        if isinstance(consumer, str):
+            self._streams.cancel(connection, frame.queue, consumer)
+            connection.answer(frame.request)
+            return
         await connection.run(
             frame.request,
             frame.queue,
-            lambda: connection.cancel(
-                frame.request, info, frame.consumer, give_back=frame.give_back
-            ),
+            lambda: connection.cancel(frame.request, info, consumer, give_back=frame.give_back),
         )
 
     async def _get(self, connection: ClientSession, frame: requests.Get) -> None:
@@ -153,11 +176,27 @@ class Handlers:
             ),
         )
 
+    async def _read(self, connection: ClientSession, frame: requests.Read) -> None:
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
+        self._streams.read(connection, info, frame)
+
+    async def _put_cursor(self, connection: ClientSession, frame: requests.PutCursor) -> None:
+        work = self._streams.put_cursor
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
+    async def _delete_cursor(self, connection: ClientSession, frame: requests.DeleteCursor) -> None:
+        work = self._streams.delete_cursor
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
     async def _declare(self, connection: ClientSession, frame: requests.Declare) -> None:
         await connection.run(
             frame.request,
             frame.queue,
-            lambda: connection.declare(frame.request, frame.queue, frame.arguments),
+            lambda: (
+                self._streams.declare(connection, frame)
+                if is_stream(frame.arguments)
+                else connection.declare(frame.request, frame.queue, frame.arguments)
+            ),
         )
 
     async def _delete(self, connection: ClientSession, frame: requests.Delete) -> None:

@@ -19,6 +19,7 @@ from node.dispatch.outgoing import (
     Outgoing,
     PublishConfirms,
     RequestAnswer,
+    StreamMessages,
     SubscribeAnswer,
 )
 from node.messages.message import as_map
@@ -45,6 +46,8 @@ def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
             return [Opcode.SUBSCRIBED.value, request, consumer, active]
         case GetAnswer(request, queue, consumer, ready, batches):
             return [Opcode.GOT.value, request, queue, consumer, ready, chunks(batches)]
+        case StreamMessages(request, queue, following, batches):
+            return [Opcode.MESSAGES.value, request, queue, following, chunks(batches)]
         case Failure(request, code, reason, detail):
             return [Opcode.ERROR.value, request, code, reason, detail]
         case Moved(request, queue, leader):

@@ -38,11 +38,15 @@ class Opcode(IntEnum):
     EXTEND = 33
     GET = 40
     GOT = 41
+    READ = 42
+    MESSAGES = 43
     DECLARE = 50
     DELETE = 51
     PURGE = 52
     PAUSE = 53
     INFO = 54
+    PUT_CURSOR = 55
+    DELETE_CURSOR = 56
 
 
 class CloseCode(IntEnum):
@@ -164,7 +168,7 @@ class Subscribe(NamedTuple):
 class Cancel(NamedTuple):
     request: int
     queue: str
-    consumer: int
+    consumer: int | str  # or a stream's cursor
     give_back: bool = False
 
 
@@ -178,7 +182,7 @@ class Credit(NamedTuple):
 class Settle(NamedTuple):
     request: int
     queue: str
-    consumer: int
+    consumer: int | str  # or a stream's cursor
     ranges: Sequence[tuple[int, int]]
     token: int | None = None
 
@@ -186,7 +190,7 @@ class Settle(NamedTuple):
 class Return(NamedTuple):
     request: int
     queue: str
-    consumer: int
+    consumer: int | str  # or a stream's cursor
     ranges: Sequence[tuple[int, int]]
     failed: bool
     delay_ms: int | None
@@ -196,7 +200,7 @@ class Return(NamedTuple):
 class Discard(NamedTuple):
     request: int
     queue: str
-    consumer: int
+    consumer: int | str  # or a stream's cursor
     ranges: Sequence[tuple[int, int]]
     token: int | None = None
 
@@ -204,7 +208,7 @@ class Discard(NamedTuple):
 class Extend(NamedTuple):
     request: int
     queue: str
-    consumer: int
+    consumer: int | str  # or a stream's cursor
     ranges: Sequence[tuple[int, int]]
     timeout_ms: int | None
 
@@ -214,6 +218,17 @@ class Get(NamedTuple):
     queue: str
     messages: int
     auto_settle: bool
+
+
+class Read(NamedTuple):
+    """Of a stream: by a cursor, or from a place."""
+
+    request: int
+    queue: str
+    cursor: str | None
+    start: Any  # a sequence, "first", "last", "next", or {"time": ms since the epoch}
+    messages: int
+    wait_ms: int
 
 
 class Declare(NamedTuple):
@@ -245,13 +260,25 @@ class Info(NamedTuple):
     queue: str
 
 
+class PutCursor(NamedTuple):
+    request: int
+    queue: str
+    cursor: str
+    settings: dict[str, Any]
+
+
+class DeleteCursor(NamedTuple):
+    request: int
+    queue: str
+    cursor: str
+
+
 Request = (
     Hello
     | Ping
     | Pong
     | Goodbye
     | Publish
-    | PublishPart
     | PublishPart
     | Subscribe
     | Cancel
@@ -261,9 +288,12 @@ Request = (
     | Discard
     | Extend
     | Get
+    | Read
     | Declare
     | Delete
     | Purge
     | Pause
     | Info
+    | PutCursor
+    | DeleteCursor
 )

@@ -15,7 +15,7 @@ from aiohttp import WSMessage, WSMsgType, web
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Settle
-from cluster.types import LargeBody
+from cluster.types import ConsumerKey, LargeBody
 from node.access.auth import Auth, User
 from node.broker.bodies import Bodies, BodyGone, may_be_whole
 from node.broker.broker import Broker
@@ -23,7 +23,13 @@ from node.broker.settle_retry import SettleRetry
 from node.clients.client_session import ClientSession
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions, name_of
-from node.dispatch.outgoing import Delivery, GetAnswer, MessageBatch, Outgoing
+from node.dispatch.outgoing import (
+    Delivery,
+    GetAnswer,
+    MessageBatch,
+    Outgoing,
+    StreamMessages,
+)
 from node.dispatch.written import keep_unsent_small
 from node.errors import BrokerError, Refused
 from node.metrics.client_counters import ClientCounters
@@ -40,6 +46,7 @@ from node.protocols.native.requests import (
     HelloMissing,
     MalformedFrame,
 )
+from node.protocols.native.streams import Streams
 from node.protocols.native.urls import url_of
 
 log = structlog.get_logger(__name__)
@@ -49,6 +56,8 @@ HEARTBEAT_S = 20.0
 CLOSE_S_MAX = 2.0
 #: Frames waiting for a client that does not read; over it nothing more is read from it either.
 OUTBOX_FRAMES_MAX = 10_000
+#: In the parts of what a read of a stream found.
+NO_CONSUMER = ConsumerKey(0)
 
 #: By the reason for which a node ends a connection.
 CLOSE_CODES = {
@@ -61,7 +70,7 @@ CLOSE_CODES = {
 class _Large(NamedTuple):
     """With bodies that are read as it leaves."""
 
-    frame: Delivery | GetAnswer
+    frame: Delivery | GetAnswer | StreamMessages
     info: QueueInfo | None  # None: the queue is gone
 
 
@@ -98,7 +107,7 @@ class SocketPeer:
 
     def send(self, frame: Outgoing) -> None:
         delivery = frame if type(frame) is Delivery else None
-        if type(frame) is GetAnswer and any(
+        if isinstance(frame, GetAnswer | StreamMessages) and any(
             _large_of(batch) is not None for batch in frame.batches
         ):
             self._put(self._large(frame), None)
@@ -110,7 +119,7 @@ class SocketPeer:
     def send_bytes(self, data: bytes, delivery: Delivery | None = None) -> None:
         self._put(data, delivery)
 
-    def _large(self, frame: Delivery | GetAnswer) -> _Large:
+    def _large(self, frame: Delivery | GetAnswer | StreamMessages) -> _Large:
         """Its queue is looked up now: once it leaves, another one may have that name."""
         connection = self.connection
         info = None if connection is None else self._locate(connection.vhost, frame.queue)
@@ -183,16 +192,21 @@ class SocketPeer:
             self._wake.clear()
             await self._wake.wait()
 
-    async def _send_large(self, large: _Large) -> Delivery | GetAnswer | None:
+    async def _send_large(self, large: _Large) -> Delivery | GetAnswer | StreamMessages | None:
         """The parts of its large bodies; and what follows them, with those whole that may be."""
         connection, (frame, info) = self.connection, large
         if connection is None or info is None:
-            if connection is not None and isinstance(frame, GetAnswer):
+            if connection is not None and not isinstance(frame, Delivery):
                 gone = Refused(codes.NO_QUEUE, f"queue {frame.queue} was deleted")
                 connection.fail(frame.request, frame.queue, gone)
             return None
-        known = connection.consumers.get((info.queue, frame.consumer))
-        auto = frame.auto_settle if isinstance(frame, GetAnswer) else known and known.auto_settle
+        consumer, auto = NO_CONSUMER, False
+        if not isinstance(frame, StreamMessages):
+            consumer = frame.consumer
+            known = connection.consumers.get((info.queue, consumer))
+            auto = known is not None and known.auto_settle
+        if isinstance(frame, GetAnswer):
+            auto = frame.auto_settle
         batches: list[MessageBatch] = []
         for batch in frame.batches:
             body = _large_of(batch)
@@ -205,16 +219,14 @@ class SocketPeer:
                     batches.append(batch._replace(bodies=[b"".join(pieces)]))
                 else:
                     async for data in self._bodies.stream(info.group, body):
-                        part = replies.part(frame.queue, frame.consumer, batch.first, data)
+                        part = replies.part(frame.queue, consumer, batch.first, data)
                         await self._socket.send_bytes(part)
                     batches.append(batch)
             except BodyGone as error:
                 self.close_with(CloseCode.SESSION_ENDED, f"a body was cut off: {error}")
                 return None
             if auto:
-                settle = Settle(
-                    info.queue, frame.consumer, [(batch.first, batch.first)], batch.token
-                )
+                settle = Settle(info.queue, consumer, [(batch.first, batch.first)], batch.token)
                 self._settle_retry.settle(info.group, settle, by_client=False)
         return replace(frame, batches=batches)
 
@@ -236,6 +248,7 @@ class WebSockets:
         clients: Clients,
         counters: ClientCounters,
         bodies: Bodies,
+        streams: Streams,
     ) -> None:
         self._bodies = bodies
         self._broker = broker
@@ -244,7 +257,7 @@ class WebSockets:
         self._clients = clients
         self._basic = BasicAuth(auth, "native")
         self._open: dict[SocketPeer, None] = {}
-        self._handlers = Handlers(broker)
+        self._handlers = Handlers(broker, streams)
 
     # --- as the management API shows them ---------------------------------------------------------
 
@@ -300,6 +313,7 @@ class WebSockets:
             self._open.pop(peer, None)
             if peer.connection is not None:
                 self._clients.remove(peer)
+                self._handlers.closed(peer.connection)
                 self._sessions.disconnect(peer.connection, goodbye=goodbye or peer.expelled)
             await _finish(request, socket, peer, writer)
         return socket
