@@ -201,7 +201,8 @@ async def test_streams_and_consumers_are_shown_by_every_node(three: Three):
         assert stream["state"]["messages"] == 1
         [consumer] = stream["consumer_detail"]
         assert (consumer["name"], consumer["num_pending"]) == ("billing", 1)
-        assert told(node, "healthz?account=/&stream=ORDERS&consumer=billing")[0] == 200
+        path = "healthz?account=/&stream=ORDERS&consumer=billing"
+        await until(lambda node=node, path=path: told(node, path)[0] == 200)
         assert told(node, "healthz?account=/&stream=NOPE")[0] == 404
         assert told(node, "healthz?account=/&stream=ORDERS&consumer=nope")[0] == 404
         assert told(node, "healthz?stream=ORDERS")[0] == 400

@@ -6,14 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.types import NodeId
+from node.messages.subjects import is_literal, is_subject
 from node.protocols.nats.interest import (
     Interest,
     Remote,
     Subscription,
     Taker,
     Trie,
-    is_literal,
-    is_subject,
 )
 from node.protocols.nats.reader import Publish
 

@@ -87,10 +87,6 @@ class TestStreams:
     def test_what_cannot_be_is_refused(self, given: dict[str, Any]):
         assert number_of(stream, **given) == 10052
 
-    @pytest.mark.parametrize("name", ["a/b", "a\\b"])
-    def test_a_name_is_no_path(self, name: str):
-        assert number_of(stream, name=name) == 10128
-
     @pytest.mark.parametrize(
         "given",
         [
