@@ -382,7 +382,6 @@ def d18_original(js: Visit) -> None:
     assert time.monotonic() - begin >= 0.7 * LATE_MS / 1000
 
 
-@needs("samples")
 def d21_samples_of_acks(js: Visit) -> None:
     """At 100 % each acknowledgement is told of, with how long it took."""
     stream = js.stream()

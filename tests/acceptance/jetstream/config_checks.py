@@ -175,7 +175,6 @@ def n2_stream_sources(js: Visit) -> None:
     js.refused(f"STREAM.CREATE.{name}x", {"name": f"{name}x", "sources": [{"name": ""}]}, 10141)
 
 
-@needs("republish")
 def n2_stream_republish(js: Visit) -> None:
     """What is stored is told again under another subject, with where it is."""
     stream = js.name()
@@ -188,7 +187,6 @@ def n2_stream_republish(js: Visit) -> None:
     assert b"Nats-Sequence: 1" in message.header
 
 
-@needs("transforms")
 def n2_stream_subject_transform(js: Visit) -> None:
     """What comes is stored under another subject."""
     stream = js.name()

@@ -38,10 +38,7 @@ NEEDS = {
             "pedantic": "pedantic requests",
             "reasons": "the reason of a +TERM in its advisory",
             "replay": "replay `original`",
-            "republish": "republish",
-            "samples": "samples of acknowledgements",
             "schedules": "schedules",
-            "transforms": "subject transforms",
         }.items()
     },
 }
