@@ -13,6 +13,7 @@ import pytest
 from chaos.builds import broken
 from chaos.checker.log_safety import log_safety
 from chaos.postmortem.findings.catalogue import RULES, exit_status
+from cluster.log import cleaner
 from cluster.log.reader import CORRUPT, TORN, read, records
 from cluster.types import NodeId
 from tests.postmortem.clean import SIMULATED_S, an_hour, simulated, simulated_hour
@@ -167,9 +168,12 @@ def test_what_was_given_and_what_nodes_noted_is_in_the_report(runs: Runs):
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
-def test_an_hour_in_which_nothing_went_wrong(tmp_path: Path, spark: Any):
+def test_an_hour_in_which_nothing_went_wrong(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+):
     from chaos.postmortem.pipeline import run
 
+    monkeypatch.setattr(cleaner, "SPARSE_SEGMENTS_MAX", 0)  # few segments, and yet copies
     cluster = an_hour(tmp_path / "nodes", retain_bytes=1_050 << 10)
     verdict = log_safety(cluster.logs)
     assert verdict.valid is True, verdict

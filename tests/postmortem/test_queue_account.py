@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,9 @@ pytestmark = pytest.mark.spark
 
 STEPS = 400
 SEEDS = 14
-#: Seeds of other builds than the right one.
-BUILDS = {
-    20: "sac-without-fencing",
-    21: "unflagged-redelivery",
-    29: "unflagged-redelivery",
-    35: "sac-without-fencing",
-}
+#: Other builds than the right one, and where to look for seeds of theirs that show it.
+BUILDS = {"sac-without-fencing": 100, "unflagged-redelivery": 200}
+TELLING = 2
 
 
 class Kept(Entries):
@@ -64,13 +61,31 @@ def events_of(seed: int) -> Iterator[Event]:
             yield from map(Event._make, life.take_rows())
 
 
+def telling(build: str) -> list[tuple[int, list[Event]]]:
+    """The first seeds at which this build breaks its promise: what is drawn changes with every new
+    command.
+    """
+    found: list[tuple[int, list[Event]]] = []
+    with broken(build):
+        for seed in itertools.count(BUILDS[build]):
+            events, account = list(events_of(seed)), Account()
+            account.read(events)
+            if account.not_active or any(each.broken for each in account.messages.values()):
+                found.append((seed, events))
+            if len(found) == TELLING:
+                return found
+    raise AssertionError
+
+
 def test_the_tables_agree_with_a_naive_account(spark: Any, tmp_path: Path) -> None:
     events: list[Event] = []
     for seed in range(SEEDS):
         events += events_of(seed)
-    for seed, build in BUILDS.items():
-        with broken(build):
-            events += events_of(seed)
+    broken_seeds: set[int] = set()
+    for build in BUILDS:
+        for seed, some in telling(build):
+            broken_seeds.add(seed)
+            events += some
     account = Account()
     account.read(events)
     assert len(account.messages) > 10_000
@@ -115,7 +130,7 @@ def test_the_tables_agree_with_a_naive_account(spark: Any, tmp_path: Path) -> No
     findings = [row.asDict() for row in findings_of(tables, Limits())]
     violations = {row["code"] for row in findings if row["severity"] == "violation"}
     assert violations == {"unflagged_duplicate", "sac_overlap"}
-    assert {row["group"] - 1 for row in findings if row["severity"] == "violation"} == {*BUILDS}
+    assert {row["group"] - 1 for row in findings if row["severity"] == "violation"} == broken_seeds
     overlaps = {
         (row["group"], row["queue"]): row["first"]
         for row in findings
