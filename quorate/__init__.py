@@ -13,6 +13,7 @@ from quorate.errors import (
     Unreachable,
 )
 from quorate.publisher import Publisher
+from quorate.reader import Reader
 from quorate.sync import SyncClient, connect_sync
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Published",
     "Publisher",
     "QuorateError",
+    "Reader",
     "Refused",
     "SyncClient",
     "Unreachable",

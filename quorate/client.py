@@ -272,10 +272,10 @@ class Client:
 
         Raises Refused: `inequivalent_arguments` when it exists with others, `bad_argument`.
         """
-        frame, again = await self._core.ask(
+        frame, _ = await self._core.ask(
             stream, wire.PUT_CURSOR, cursor, dict(settings or {}), timeout_s=timeout
         )
-        return bool(frame[2]["created"]) or again
+        return bool(frame[2]["created"])
 
     async def delete_cursor(
         self, stream: str, cursor: str, *, timeout: float | None = None

@@ -12,6 +12,7 @@ from typing import Any, Self
 from quorate import wire
 from quorate.answers import Answers
 from quorate.connection import ConnectFailed, Connection
+from quorate.consumer import Batches
 from quorate.core import Core
 from quorate.delivery import Batch, Chunk, Delivery, Range
 from quorate.errors import ClientClosed, OutcomeUnknown, QuorateError, Refused, Unreachable
@@ -50,13 +51,14 @@ class Reader:
         self._core = core
         self._count_max = count_max
         self._place = _place(start)
+        self._have = 0  # the last one that came
         self._chunks: deque[Chunk] = deque()
         self._chunk: Chunk | None = None
         self._offset = 0
         self._held_count = self._held_bytes = 0  # read, and not taken yet
         self._answers = Answers(self)
         self._connection: Connection | None = None
-        self._disturbed = False
+        self._mending: asyncio.Task[None] | None = None  # answers that no node has confirmed
         self._closing = False
         self._failure: QuorateError | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -166,7 +168,7 @@ class Reader:
 
     def _options(self) -> dict[str, Any]:
         if self.cursor is not None:
-            place: dict[str, Any] = {"cursor": self.cursor}
+            place: dict[str, Any] = {"cursor": self.cursor, "have": self._have}
         else:
             place = {"from": self._place}
         return {**place, "count": self._count_max, "wait_ms": self._wait_ms}
@@ -181,6 +183,7 @@ class Reader:
             self._place = following
         for chunk in map(Chunk, rows):
             self._chunks.append(chunk)
+            self._have = chunk.last
             self._held_count += len(chunk.bodies)
             self._held_bytes += sum(map(len, chunk.bodies))
         if self._closing:
@@ -197,11 +200,10 @@ class Reader:
             await self._room.wait()
 
     def _connected(self, connection: Connection) -> None:
-        if self._connection is connection and not self._disturbed:
-            return
-        self._connection, self._disturbed = connection, False
-        if self.cursor is not None:
-            self._answers.connected(connection, self.cursor)
+        if self._connection is not connection:
+            self._connection = connection
+            if self.cursor is not None:
+                self._answers.connected(connection, self.cursor)
 
     def _disconnected(self) -> None:
         self._connection = None
@@ -236,17 +238,24 @@ class Reader:
         log.warning("%s: an answer to a delivery was refused: %s", self.queue, refused)
 
     def resubscribe(self) -> None:
-        """They are sent again with the next read."""
-        self._disturbed = True
+        """Answers are sent again, also while nothing is read."""
         self._answers.disconnected()
         self._core.routes.forget(self.queue)
-        asyncio.get_running_loop().call_later(wire.BACKOFF_S_MIN, self._answer_again)
+        if self._mending is None or self._mending.done():
+            self._mending = self._core.spawn(self._mend())
 
-    def _answer_again(self) -> None:
-        connection = self._connection
-        if connection is not None and not connection.lost and self.cursor is not None:
-            self._disturbed = False
+    async def _mend(self) -> None:
+        backoff = Backoff()
+        while self.cursor is not None and self._failure is None and self._answers.waiting:
+            await asyncio.sleep(backoff.next_s())
+            try:
+                connection = await self._core.routes.connection(self.queue)
+            except ConnectFailed:
+                continue
+            except QuorateError:
+                return  # the client is closed
             self._answers.connected(connection, self.cursor)
+            await self._answers.idle_here()
 
     # --- what the user's side calls ---------------------------------------------------------------
 
@@ -264,17 +273,18 @@ class Reader:
         self._took(1, len(chunk.bodies[offset]))
         return Delivery(self, 0, chunk, offset)
 
-    async def batch(self) -> Batch:
-        """All that is here, at least one message."""
-        chunk = self._chunk
-        chunks = [
-            await self._next_chunk()
-            if chunk is None
-            else chunk.part(chunk.first + self._offset, chunk.last)
-        ]
-        self._chunk = None
-        while self._chunks:
-            chunks.append(self._chunks.popleft())
+    def batches(self) -> Batches:
+        """The same in batches: all that is here, at least one message."""
+        return Batches(self._next_batch)
+
+    async def _next_batch(self) -> Batch:
+        chunk, self._chunk = self._chunk, None
+        if chunk is None:
+            chunk = await self._next_chunk()
+        elif self._offset:
+            chunk = chunk.part(chunk.first + self._offset, chunk.last)
+        chunks = [chunk, *self._chunks]
+        self._chunks.clear()
         for each in chunks:
             self._took(len(each.bodies), sum(map(len, each.bodies)))
         return Batch(self, 0, chunks)

@@ -13,6 +13,7 @@ from quorate.batches import Confirmed, Published
 from quorate.client import Client
 from quorate.consumer import BatchConsumer, Consumer
 from quorate.delivery import Batch, Delivery
+from quorate.reader import Reader
 
 Result = TypeVar("Result")
 
@@ -105,7 +106,21 @@ class SyncClient:
         """Batches of messages as they come."""
         return self._iterate(self._client.consume_batches(queue, **options))
 
-    def _iterate(self, consumer: Consumer | BatchConsumer) -> Iterator[SyncDelivery]:
+    def read(self, stream: str, **options: Any) -> Iterator[SyncDelivery]:
+        """Messages of a stream as they come, for ever."""
+        return self._iterate(self._client.read(stream, **options))
+
+    def add_cursor(
+        self, stream: str, cursor: str, settings: Mapping[str, Any] | None = None, **options: Any
+    ) -> bool:
+        """Make sure that the stream has this cursor. Whether it is new."""
+        return self.run(self._client.add_cursor(stream, cursor, settings, **options))
+
+    def delete_cursor(self, stream: str, cursor: str, **options: Any) -> None:
+        """Its place is forgotten; the messages stay."""
+        self.run(self._client.delete_cursor(stream, cursor, **options))
+
+    def _iterate(self, consumer: Consumer | BatchConsumer | Reader) -> Iterator[SyncDelivery]:
         async def following() -> Delivery | Batch | None:
             try:
                 return await consumer.__anext__()

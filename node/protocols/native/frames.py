@@ -291,6 +291,7 @@ _READ_OPTIONS: dict[str, tuple[Check, Any]] = {
     "from": (_place, None),
     "count": (_read_count, READ_COUNT_MAX),
     "wait_ms": (_wait_ms, 0),
+    "have": (_number, 0),
 }
 
 
@@ -433,7 +434,9 @@ def _read(values: list[Any]) -> Read:
     cursor, start = options["cursor"], options["from"]
     if (cursor is None) == (start is None):
         raise BadField("READ has either a cursor, or where to read from")
-    return Read(request, queue, cursor, start, options["count"], options["wait_ms"])
+    return Read(
+        request, queue, cursor, start, options["count"], options["wait_ms"], options["have"]
+    )
 
 
 _WITH_OPTIONS: dict[int, Callable[[list[Any]], Request]] = {

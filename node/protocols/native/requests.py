@@ -229,6 +229,7 @@ class Read(NamedTuple):
     start: Any  # a sequence, "first", "last", "next", or {"time": ms since the epoch}
     messages: int
     wait_ms: int
+    have: int = 0  # the last one that was got by the cursor
 
 
 class Declare(NamedTuple):

@@ -217,7 +217,7 @@ class Streams:
         number: int,
     ) -> list[MessageBatch]:
         taken = await self._cursors.fetch(
-            number, info, cursor, count=frame.messages, wait_ms=frame.wait_ms
+            number, info, cursor, count=frame.messages, wait_ms=frame.wait_ms, have=frame.have
         )
         if taken and connection.closed:
             back = [(each.message.sequence, 0) for each in taken]

@@ -2,8 +2,12 @@
 from any node.
 
 Who leads the stream hands out, as to NATS's clients, and in one line with them. Requests between
-nodes: `["fetch", number, queue, consumer, count, ms]`, and `["drop", number]`, with which the node
-that asked ends one for which nobody waits any more.
+nodes: `["fetch", number, queue, consumer, count, ms, have]`, and `["drop", number]`, with which the
+node that asked ends one for which nobody waits any more.
+
+An acknowledgement of all up to a message must not mean one that its reader never got, since the
+answer was lost. So where they are of this kind a consumer has one reader, which says what it has:
+what was handed out behind that comes again first.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.group_like import GroupLike
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Acknowledge
+from cluster.machine.commands import Acknowledge, Barrier
 from cluster.types import NodeId, QueueId
 from node.broker.stream_reads import StreamMessage, packed, stream_of, unpacked
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
@@ -33,6 +38,7 @@ ACKNOWLEDGED_S: Final = 15.0
 AGAIN_S: Final = 0.02
 
 _MISSING: Final = "missing"
+_TAKEN: Final = b"taken over"
 
 
 class Taken(NamedTuple):
@@ -61,10 +67,18 @@ class Cursors:
         return next(self._numbers)
 
     async def fetch(
-        self, number: int, info: QueueInfo, consumer: str, *, count: int, wait_ms: int
+        self,
+        number: int,
+        info: QueueInfo,
+        consumer: str,
+        *,
+        count: int,
+        wait_ms: int,
+        have: int,
     ) -> list[Taken]:
         """What the consumer has now, or else what comes first within that time: at most so many, of
-        about 1 MiB. Refused: there is no such consumer. Elsewhere: the stream has no leader.
+        about 1 MiB. `have`: the last one that its reader got. Refused: there is no such consumer.
+        Elsewhere: the stream has no leader.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PATIENCE_S
@@ -73,7 +87,7 @@ class Cursors:
             leader = self._cluster.leader_of(info.group)
             if leader is not None:
                 self._asked[number] = leader
-                ask = ("fetch", number, info.queue, consumer, count, wait_ms)
+                ask = ("fetch", number, info.queue, consumer, count, wait_ms, have)
                 try:
                     found = await self._peer_rpc.request(leader, KIND, *ask, wait_s=wait_s)
                 except Elsewhere:  # surely not asked
@@ -106,8 +120,8 @@ class Cursors:
 
     def _from_peer(self, peer: NodeId, fields: list[Any]) -> Any:
         match fields:
-            case ["fetch", number, queue, consumer, count, wait_ms]:
-                return self._fetch(peer, number, QueueId(queue), consumer, count, wait_ms)
+            case ["fetch", number, queue, consumer, count, wait_ms, have]:
+                return self._fetch((peer, number), QueueId(queue), consumer, count, wait_ms, have)
             case ["drop", number]:
                 fetching = self._waiting.get((peer, number))
                 if fetching is not None:
@@ -117,7 +131,13 @@ class Cursors:
         return None
 
     async def _fetch(
-        self, peer: NodeId, number: int, queue: QueueId, consumer: str, count: int, wait_ms: int
+        self,
+        who: tuple[NodeId, int],
+        queue: QueueId,
+        consumer: str,
+        count: int,
+        wait_ms: int,
+        have: int,
     ) -> list[Any] | str | None:
         """None: this node does not lead it."""
         info = self._cluster.catalog_machine.queue_by_id(queue)
@@ -133,17 +153,39 @@ class Cursors:
             raise Refused(codes.BAD_ARGUMENT, f"{consumer} is pushed to a subject of NATS")
         most, longest = feed.config.get("max_batch") or count, feed.config.get("max_expires")
         wait_ns = min(wait_ms * NS_PER_MS, longest or wait_ms * NS_PER_MS)
-        fetching = feed.fetch(Ask(min(count, most), 0, wait_ns, no_wait=True))
-        self._waiting[peer, number] = fetching
+        ask = Ask(min(count, most), 0, wait_ns, no_wait=True)
+        if feed.config["ack_policy"] == "all":
+            async with feed.turn:
+                await self._take_over(info, group, feed, have)
+                fetching = feed.fetch(ask)
+        else:
+            fetching = feed.fetch(ask)
+        self._waiting[who] = fetching
         try:
             why = await fetching.done
         finally:
-            del self._waiting[peer, number]
+            del self._waiting[who]
+        if why is _TAKEN:
+            raise Refused("cursor_taken", f"another one reads by {consumer}")
         if CONSUMER_DELETED.encode() in why:
             return _MISSING
         if b"Exceeded" in why:
             raise Refused("overloaded", f"too many wait for messages of {consumer}")
         return list(_rows(feed, fetching))
+
+    async def _take_over(self, info: QueueInfo, group: GroupLike, feed: Feed, have: int) -> None:
+        """By a reader that has all up to there: no other one gets anything from now on."""
+        feed.end_fetches(_TAKEN)
+        if feed.busy:  # what was asked before is done behind a barrier
+            reply_of(await group.ask(Barrier()))
+        held = [
+            (sequence, 0)
+            for first, last, each in feed.consumer.held.ranges_from(have + 1)
+            for sequence in range(first, last + 1)
+            if each.due_ms
+        ]
+        if held:
+            await self.acknowledge(info, Acknowledge(info.queue, feed.name, [], held))
 
     def _link_lost(self, node: NodeId) -> None:
         for (peer, _), fetching in list(self._waiting.items()):

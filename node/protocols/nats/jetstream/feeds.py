@@ -102,6 +102,7 @@ class Feed:
         self._reply = reply_subject(info.name, self.name)
         #: Of what AMQP's clients publish: a delivery must have one.
         self._no_subject = b"_".join(info.name.encode().split()) or b"_"
+        self.turn = asyncio.Lock()  # of those who take a consumer over
         self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
         self._fetching = False
         self._alone = False  # the next message comes alone, whatever its size
@@ -166,9 +167,22 @@ class Feed:
         fetching = Fetching()
         inbox = b" %d" % id(fetching)  # no subject has a space
         self._fetchings[inbox] = fetching
-        fetching.done.add_done_callback(lambda _: self._fetchings.pop(inbox))
+        fetching.done.add_done_callback(lambda _: self._fetch_over(inbox))
         self.pull(inbox, ask)
         return fetching
+
+    @property
+    def busy(self) -> bool:
+        """The machine was asked, and what it said is not sent yet."""
+        return self._fetching
+
+    def end_fetches(self, header: bytes) -> None:
+        for fetching in self._fetchings.values():
+            fetching.end(header)
+
+    def _fetch_over(self, inbox: bytes) -> None:
+        del self._fetchings[inbox]
+        self.pulls.drop((inbox,), self._loop.time())
 
     def heard(self, subject: bytes) -> None:
         """What a client answered to a request for flow control."""
@@ -313,7 +327,7 @@ class Feed:
         by_request: dict[int, list[Publish]] = {}
         more = self._pin_header()
         now_s = self._used_s = self._loop.time()
-        for number, chunk, bodies in self._hand_over(loaded, now_s):
+        for number, chunk, bodies in self._hand_over(loaded):
             by_request.setdefault(number, []).extend(self._messages(chunk, bodies or (), more))
         for number, messages in by_request.items():
             overhead = len(self._reply) + REPLY_BYTES
@@ -344,12 +358,12 @@ class Feed:
             self.wake()
         self._set_timer()
 
-    def _hand_over(self, loaded: Sequence[_Loaded], now_s: float) -> list[_Loaded]:
+    def _hand_over(self, loaded: Sequence[_Loaded]) -> list[_Loaded]:
         """Those of `fetch` get theirs, and are done. What is left."""
         if not self._fetchings:
             return list(loaded)
         rest: list[_Loaded] = []
-        served: dict[bytes, Fetching] = {}
+        served: list[Fetching] = []
         for number, chunk, bodies in loaded:
             waiting = self.pulls.find(number)
             fetching = None if waiting is None else self._fetchings.get(waiting.inbox)
@@ -357,9 +371,8 @@ class Feed:
                 rest.append((number, chunk, bodies))
             else:
                 fetching.chunks.append((chunk, bodies or ()))
-                served[waiting.inbox] = fetching
-        self.pulls.drop(served, now_s)
-        for fetching in served.values():
+                served.append(fetching)
+        for fetching in served:
             fetching.end(b"")
         return rest
 
