@@ -15,7 +15,7 @@ import pytest
 import quorate
 from tests.local_nodes import three_nodes
 from tests.node.management.api import api_of
-from tests.node.nodes import Nodes
+from tests.node.nodes import Client, Nodes
 from tests.testkit.waiting import WAIT_S, until
 
 
@@ -60,6 +60,7 @@ class TestPublishing:
         self, one: Nodes, client: quorate.Client
     ):
         await client.publish("orders", b"hi", key="orders.1", headers={"Source": "shop"})
+        assert one.one.nats is not None
         other = await nats.connect(f"nats://{one.one.nats.address}", user="guest", password="guest")
         js = other.jetstream(timeout=WAIT_S)
 
@@ -304,8 +305,8 @@ class TestCursors:
 
         assert await fetch(0) == [1, 2, 3]
         assert await fetch(3) == [4, 5, 6]
-        assert await fetch(4) == [5, 6]
-        assert await fetch(6) == [7, 8, 9]
+        assert await fetch(4) == [5, 6, 7]
+        assert await fetch(7) == [8, 9, 10]
         assert await fetch(0) == [1, 2, 3]
 
     async def test_where_one_answer_means_all_before_one_program_reads(
@@ -319,6 +320,19 @@ class TestCursors:
         async with client.read("orders", cursor="c") as newer:
             assert positions(await take(newer, 3)) == [1, 2, 3]
             assert await refused(take(older, 1)) == "cursor_taken"
+
+    async def test_one_request_gives_back_no_more_than_so_many(
+        self, one: Nodes, client: quorate.Client
+    ):
+        await client.add_cursor("orders", "c")
+        async with Client(one.url("n1")) as raw:
+            for opcode, rest in ((31, [False, None, 0]), (32, [0]), (33, [None])):
+                answer = await raw.ask(opcode, 1, "orders", "c", [[1, 2**62]], *rest)
+                assert answer[:3] == [4, 1, "bad_argument"]
+            assert await raw.ask(30, 2, "orders", "c", [[1, 2**62]], 0) == [3, 2, 0]
+            answer = await raw.ask(33, 3, "orders", "c", [[1, 1]], 5_000)
+            assert "ack_wait" in answer[3]
+            assert (await raw.ask(30, 4, "orders", "nobody", [[1, 1]], 0))[2] == "no_cursor"
 
     async def test_two_programs_share_a_cursor(self, one: Nodes, client: quorate.Client):
         await client.add_cursor("orders", "c")

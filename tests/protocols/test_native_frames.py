@@ -86,6 +86,28 @@ GOOD: dict[str, tuple[list[Any], Any]] = {
     "purge": ([52, 1, "q"], requests.Purge(1, "q")),
     "pause": ([53, 1, "q", True], requests.Pause(1, "q", True)),
     "info": ([54, 1, "q"], requests.Info(1, "q")),
+    "read_from_a_sequence": (
+        [42, 1, "s", {"from": 7, "count": 5, "wait_ms": 100}],
+        requests.Read(1, "s", None, 7, 5, 100),
+    ),
+    "read_from_a_time": (
+        [42, 1, "s", {"from": {"time": 5}}],
+        requests.Read(1, "s", None, {"time": 5}, 1_000, 0),
+    ),
+    "read_by_a_cursor": (
+        [42, 1, "s", {"cursor": "c", "have": 9}],
+        requests.Read(1, "s", "c", None, 1_000, 0, 9),
+    ),
+    "settle_by_a_cursor": (
+        [30, 1, "s", "c", [[1, 2]], 0],
+        requests.Settle(1, "s", "c", [(1, 2)], 0),
+    ),
+    "cancel_by_a_cursor": ([22, 1, "s", "c", True], requests.Cancel(1, "s", "c", True)),
+    "put_cursor": (
+        [55, 1, "s", "c", {"ack_wait": "1m"}],
+        requests.PutCursor(1, "s", "c", {"ack_wait": "1m"}),
+    ),
+    "delete_cursor": ([56, 1, "s", "c"], requests.DeleteCursor(1, "s", "c")),
 }
 
 
@@ -215,6 +237,20 @@ def test_a_second_hello_is_refused_and_the_connection_stays():
         (frame(30, 1, "q", 1, []), "ranges"),
         (frame(31, 1, "q", 1, [[1, 2]], "no", None), "failed"),
         (frame(50, 1, "q", {1: 2}), "arguments"),
+        (frame(42, 1, "s", {}), "either a cursor, or where"),
+        (frame(42, 1, "s", {"from": 1, "cursor": "c"}), "either a cursor, or where"),
+        (frame(42, 1, "s", {"from": 0}), "from"),
+        (frame(42, 1, "s", {"from": True}), "from"),
+        (frame(42, 1, "s", {"from": "middle"}), "from"),
+        (frame(42, 1, "s", {"from": {"time": 1, "more": 2}}), "from"),
+        (frame(42, 1, "s", {"from": {"time": True}}), "from"),
+        (frame(42, 1, "s", {"from": 1, "count": 0}), "count"),
+        (frame(42, 1, "s", {"from": 1, "wait_ms": 60_001}), "wait_ms"),
+        (frame(42, 1, "s", {"cursor": "c", "have": -1}), "have"),
+        (frame(30, 1, "s", b"c", [[1, 1]]), "consumer"),
+        (frame(23, 1, "s", "c", 9), "consumer"),
+        (frame(55, 1, "s", 5, {}), "cursor"),
+        (frame(55, 1, "s", "c", []), "settings"),
     ],
 )
 def test_a_bad_field_is_named_to_its_request_and_the_connection_stays(data: bytes, word: str):

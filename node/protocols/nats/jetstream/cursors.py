@@ -113,6 +113,8 @@ class Cursors:
     async def acknowledge(self, info: QueueInfo, command: Acknowledge) -> int:
         """How many it was that are done with. What its consumer does not hold is passed over."""
         outcome = await self._retries.ask(info.group, command, within_s=ACKNOWLEDGED_S)
+        if outcome.code == codes.NO_CONSUMER:
+            raise no_cursor(info, command.name)
         reply = reply_of(outcome)
         return reply.count if isinstance(reply, codes.Ok) else 0
 
