@@ -51,6 +51,8 @@ from node.protocols.native.websocket import WebSockets
 from node.protocols.nats.metrics import NatsMetrics
 from node.protocols.nats.monitoring import Monitoring
 from node.protocols.nats.server import NatsServer
+from node.protocols.nats.websocket import PATH as NATS_PATH
+from node.protocols.nats.websocket import NatsWebSockets
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings, SettingsError
 from node.settings.settings import shown as settings_shown
@@ -151,8 +153,10 @@ class Node:
         self._tasks.on_failure = self._fail
         begun.push_async_callback(self._tasks.stop)
 
+        if settings.nats is not None or settings.nats_tls is not None:
+            self.nats = self._make_nats(limiter)
         # Probes are answered while the log is read, which takes its time.
-        sockets = self._add_routes(http.app)
+        sockets = self._add_routes(http)
         begun.push_async_callback(http.stop)
         await http.start()
         await self._start_cluster()
@@ -171,8 +175,7 @@ class Node:
             certificates=certificates,
         )
         listeners: list[Listing] = [amqp, sockets]
-        if settings.nats is not None or settings.nats_tls is not None:
-            self.nats = self._make_nats(limiter)
+        if self.nats is not None:
             listeners.append(self.nats)
         self.management = self._make_management(Listeners(*listeners))
         self._tasks.start(self.management.watch(), name="management")
@@ -259,8 +262,8 @@ class Node:
         self.catch_up, self.quorum, self.drain = parts.catch_up, parts.quorum, parts.drain
         return parts
 
-    def _add_routes(self, app: web.Application) -> WebSockets:
-        parts = self.parts
+    def _add_routes(self, http: HttpServer) -> WebSockets:
+        parts, app = self.parts, http.app
         app.middlewares.append(gate(parts.health))
         counts, counters = parts.traffic.dispatcher.counts, parts.counters
         sockets = WebSockets(
@@ -280,6 +283,10 @@ class Node:
         parts.health.add_to(app)
         app.router.add_route("*", ManagementRoutes.PATH, self._manage)
         parts.metrics.add_to(app)
+        if self.nats is not None:
+            frame_bytes_max = self.settings.limits.frame_bytes_max
+            nats = NatsWebSockets(self.nats, http.listener, frame_bytes_max=frame_bytes_max)
+            app.router.add_get(NATS_PATH, nats.connect)
         return sockets
 
     def _make_nats(self, limiter: ConnectionLimiter) -> NatsServer:

@@ -12,6 +12,7 @@ from chaos.simulator.channel import Channel, Closed
 from node.access.auth import Auth, User
 from node.parts import Parts
 from node.protocols.connection_limiter import ConnectionLimiter
+from node.protocols.nats.connection import Origin
 from node.protocols.nats.server import NatsServer
 from node.protocols.tls import Certificates
 
@@ -52,7 +53,7 @@ class SimNats(NatsServer):
         self.subjects.routes.start((self.address, None))
 
     async def serve(self, link: Channel, inbox: asyncio.Queue[Any]) -> None:
-        connection = self._connection(tls=False)
+        connection = self.connection(Origin())
         transport = SimTransport(link, connection)
         connection.connection_made(transport)
         while True:

@@ -31,6 +31,14 @@ class HttpListener:
     def connection(self) -> HttpConnection:
         return HttpConnection(self)
 
+    def upgraded(self, request: web.Request, to: asyncio.Protocol) -> None:
+        """What was asked for speaks another protocol from now on, to which it is told how the
+        socket does: `pause_writing`, `resume_writing`, `connection_lost`.
+        """
+        connection = self.connections.get(request.protocol)
+        if connection is not None:
+            connection.upgraded = to
+
     @property
     def middleware(self) -> Middleware:
         """Runs once a request's head is complete."""
@@ -63,6 +71,7 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
+        self.upgraded = asyncio.Protocol()  # nobody
         self._inner: web.RequestHandler | None = None
         self._transport: asyncio.Transport
         self._address = ""
@@ -102,10 +111,12 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._inner is not None:
             self._inner.pause_writing()
+            self.upgraded.pause_writing()
 
     def resume_writing(self) -> None:
         if self._inner is not None:
             self._inner.resume_writing()
+            self.upgraded.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()
@@ -114,6 +125,7 @@ class HttpConnection(asyncio.Protocol):
             self._listener.limiter.leave(self._address)
             self._inner.connection_lost(exc)
             self._inner = None
+            self.upgraded.connection_lost(cast("Exception | None", exc))
 
     # --- time -------------------------------------------------------------------------------------
 

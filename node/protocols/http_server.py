@@ -46,13 +46,13 @@ class HttpServer:
         self._listens = listens
         self._limiter = limiter
         self._certificates = certificates
-        self._listener = HttpListener(
+        self.listener = HttpListener(
             limiter,
             connections_max=limits.connections_max + SPARE,
             body_s_max=limits.request_ms_max / 1000,
         )
         self.app = web.Application(
-            client_max_size=limits.frame_bytes_max, middlewares=[self._listener.middleware]
+            client_max_size=limits.frame_bytes_max, middlewares=[self.listener.middleware]
         )
         self._runner = web.AppRunner(
             self.app,
@@ -93,9 +93,9 @@ class HttpServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._listener.make = server
+        self.listener.make = server
         loop = asyncio.get_running_loop()
-        make = self._listener.connection
+        make = self.listener.connection
         for key, bound in self._sockets.items():
             self._servers.append(
                 self._limiter.secured(bound, self._context, make)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -22,6 +23,7 @@ from node.clients.clients import TOO_MANY, Clients
 from node.dispatch.in_flight import InFlight
 from node.errors import AccessRefused, Refused
 from node.messages.subjects import is_literal, is_subject
+from node.protocols.basic_auth import is_loopback
 from node.protocols.ends import Ends
 from node.protocols.nats.interest import Subscription, Taker
 from node.protocols.nats.jetstream.service import JetStream
@@ -98,6 +100,19 @@ class NatsPhase(Enum):
     CLOSED = "closed"  # nothing is read or sent any more
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a client comes."""
+
+    tls: bool = False
+    upgrades: bool = False  # to TLS, after INFO
+    websocket: bool = False
+    #: Whatever its address is, it need not be a program of this machine.
+    proxied: bool = False
+    #: A browser asks for a page, of any site: who it is must be said.
+    page: bool = False
+
+
 class NatsCounters:
     """What came and went: messages, not bursts of them."""
 
@@ -147,9 +162,9 @@ class NatsConnection(asyncio.Protocol):
 
     channel_count = 0
 
-    def __init__(self, home: NatsHome, number: int, *, tls: bool) -> None:
+    def __init__(self, home: NatsHome, number: int, origin: Origin) -> None:
         self.number = number
-        self.tls = tls
+        self.origin = origin
         self.ends: Ends
         self.address = ""  # of the client
         self.about: dict[str, str] = {}  # what the client says of itself
@@ -196,13 +211,13 @@ class NatsConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none
         transport.set_write_buffer_limits(high=BEHIND_BYTES)
-        self.ends = Ends.of(transport, tls=self.tls)
+        self.ends = Ends.of(transport, tls=self.origin.tls)
         self.address = self.ends.peer_host
         if not self._home.add(self):
             self._close(TOO_MANY_CONNECTIONS)
             return
         transport.write(self._home.info(self))
-        if self.tls:
+        if self.origin.upgrades:
             transport.pause_reading()  # what comes next is not for us
             self._home.tasks.start(self._home.secure(self, transport), name="nats_tls")
         else:
@@ -397,7 +412,8 @@ class NatsConnection(asyncio.Protocol):
     async def _admit_guest(self) -> str | None:
         """Without credentials, where the node's settings let programs of its machine be guest."""
         auth = self._home.auth
-        guest = await auth.guest() if auth.passwordless_guest and self._is_local else None
+        local = self._is_local and not self.origin.page
+        guest = await auth.guest() if auth.passwordless_guest and local else None
         return UNAUTHORIZED if guest is None else await self._admit_user(guest, DEFAULT_VHOST)
 
     async def _admit_user(self, user: User, vhost: str) -> str | None:
@@ -413,7 +429,7 @@ class NatsConnection(asyncio.Protocol):
 
     @property
     def _is_local(self) -> bool:
-        return self.address.startswith("127.") or self.address in {"::1", "::ffff:127.0.0.1"}
+        return not self.origin.proxied and is_loopback(self.address)
 
     def _take_options(self, connect: Connect) -> str | None:
         """Why they cannot be."""

@@ -14,7 +14,12 @@ import structlog
 from node.access.auth import Auth
 from node.clients.clients import Clients
 from node.protocols.connection_limiter import ConnectionLimiter
-from node.protocols.nats.connection import NatsConnection, NatsCounters, NatsPhase
+from node.protocols.nats.connection import (
+    NatsConnection,
+    NatsCounters,
+    NatsPhase,
+    Origin,
+)
 from node.protocols.nats.jetstream.api import LEVEL
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.subjects import Subjects
@@ -76,7 +81,7 @@ class NatsServer:
         self.id = f"{settings.node}.{incarnation}"
         self._servers: list[asyncio.Server] = []
         self._bound: dict[str, str] = {}  # by setting
-        self._leaving = False
+        self.leaving = False  # no more connections
         self._empty = asyncio.Event()
         self._empty.set()
         subjects.on_peers_changed = self._tell_clients
@@ -87,20 +92,21 @@ class NatsServer:
         """After `stop_reading` again, on the same ports. SettingsError: it cannot."""
         if self._servers:
             return
-        self._leaving = False
+        self.leaving = False
         settings = self._settings
         if settings.nats is not None:
-            self.address = await self._listen("nats", settings.nats, tls=False)
+            self.address = await self._listen("nats", settings.nats, Origin())
         if settings.nats_tls is not None:
-            self.tls_address = await self._listen("nats_tls", settings.nats_tls, tls=True)
+            secured = Origin(tls=True, upgrades=True)
+            self.tls_address = await self._listen("nats_tls", settings.nats_tls, secured)
         self.subjects.routes.start((self._told, _told(self.tls_address)))
 
-    async def _listen(self, key: str, address: str, *, tls: bool) -> str:
+    async def _listen(self, key: str, address: str, origin: Origin) -> str:
         address = self._bound.get(key, address)
         host, _, port = address.rpartition(":")
         try:
             server = await asyncio.get_running_loop().create_server(
-                partial(self._connection, tls=tls),
+                partial(self.connection, origin),
                 host.strip("[]"),
                 int(port),
                 backlog=BACKLOG,
@@ -113,11 +119,11 @@ class NatsServer:
             ) from error
         self._servers.append(server)
         bound = self._bound[key] = f"{host}:{server.sockets[0].getsockname()[1]}"
-        log.info("nats_listening", address=bound, tls=tls)
+        log.info("nats_listening", address=bound, tls=origin.tls)
         return bound
 
-    def _connection(self, *, tls: bool) -> NatsConnection:
-        return NatsConnection(self, next(self._numbers), tls=tls)
+    def connection(self, origin: Origin) -> NatsConnection:
+        return NatsConnection(self, next(self._numbers), origin)
 
     def stop_reading(self) -> None:
         """No more connections. Those that are there are served, and told to expect the end."""
@@ -125,7 +131,7 @@ class NatsServer:
             server.close()
         if self._servers:
             self._servers.clear()
-            self._leaving = True
+            self.leaving = True
             self.subjects.routes.start((None, None))
             self._tell_clients()
 
@@ -200,10 +206,13 @@ class NatsServer:
             connection.secured(secured)
 
     def info(self, connection: NatsConnection, **more: Any) -> bytes:
-        own = self.tls_address if connection.tls else self.address
-        assert own is not None
-        host, _, port = own.rpartition(":")
-        tls = connection.tls
+        origin = connection.origin
+        if origin.websocket:
+            host, port = connection.ends.host, connection.ends.port
+        else:
+            own = self.tls_address if origin.tls else self.address
+            assert own is not None
+            host, _, port = own.rpartition(":")
         found: dict[str, Any] = {
             "server_id": self.id,
             "server_name": self._settings.node,
@@ -220,11 +229,12 @@ class NatsServer:
             "client_id": connection.number,
             "client_ip": connection.address,
             "cluster": self._settings.cluster,
-            "connect_urls": self.urls(tls=tls),
         }
-        if tls:
-            found |= {"tls_required": True, "tls_verify": self._verifies}
-        if self._leaving:
+        if not origin.websocket:  # whose clients know an address only as a URL with a path
+            found["connect_urls"] = self.urls(tls=origin.tls)
+            if origin.tls:
+                found |= {"tls_required": True, "tls_verify": self._verifies}
+        if self.leaving:
             found["ldm"] = True
         return b"INFO %b\r\n" % json.dumps(found | more).encode()
 
@@ -274,7 +284,7 @@ class NatsServer:
         """Where clients may connect."""
         own = _told(self.tls_address) if tls else self._told
         urls = self.subjects.routes.addresses(tls=tls)
-        return urls if own is None or self._leaving else [own, *urls]
+        return urls if own is None or self.leaving else [own, *urls]
 
     @property
     def _told(self) -> str | None:
