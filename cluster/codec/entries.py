@@ -204,6 +204,8 @@ LARGE_SINCE = 3
 STREAMS_SINCE = 4
 #: And batches that a stream stores whole or not at all.
 ATOMIC_SINCE = 5
+#: And batches that come from another stream.
+ORIGINS_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -275,6 +277,13 @@ def _load_large(packed: Any) -> dict[int, tuple[str, tuple[tuple[int, int, int],
     return found
 
 
+_ORIGIN = Layout(commands.Origin, load={"sequences": pairs, "times_ms": _integers})
+
+
+def _load_origin(packed: Any) -> commands.Origin | None:
+    return None if packed is None else _ORIGIN.load(packed)
+
+
 def _dump_steps(steps: Sequence[AnyCommand]) -> list[Any]:
     return [pack_command(step) for step in steps]
 
@@ -317,8 +326,8 @@ _COMMANDS: dict[int, Layout] = {
     8: Layout(commands.NodeUp),
     9: Layout(
         commands.Enqueue,
-        load={"large": _load_large},
-        fields_since={"large": LARGE_SINCE, "atomic": ATOMIC_SINCE},
+        load={"large": _load_large, "origin": _load_origin},
+        fields_since={"large": LARGE_SINCE, "atomic": ATOMIC_SINCE, "origin": ORIGINS_SINCE},
     ),
     10: Layout(commands.Subscribe),
     11: Layout(commands.Cancel),
@@ -444,8 +453,8 @@ _REPLY_TAGS: dict[Any, int] = {layout.kind: tag for tag, layout in _REPLIES.item
 def version_needed(command: Command) -> int:
     """The machine version that a group must have before this command may be proposed to it."""
     if type(command) is Enqueue:  # nearly all of them
-        if command.atomic:
-            return ATOMIC_SINCE
+        if command.atomic or command.origin is not None:
+            return max(ATOMIC_SINCE, ORIGINS_SINCE)
         return 1 if command.large is None else LARGE_SINCE
     kind = type(command)
     layout = _GATED.get(kind)
@@ -500,6 +509,9 @@ def pack_command(command: AnyCommand) -> list[Any]:
             command.meta,
             command.attrs,
         ]
+        if command.origin is not None:
+            fields += [command.large, command.atomic, _ORIGIN.dump(command.origin)]
+            return fields
         if command.large is not None or command.atomic:
             fields.append(command.large)
         if command.atomic:

@@ -186,6 +186,23 @@ class NodeUp:
 
 
 @value
+class Origin:
+    """Where the messages of an `Enqueue` come from: another stream, which this one mirrors or
+    sources.
+
+    What was taken of it is state. A batch that does not begin behind that is refused as out of
+    sequence, with the sequence wanted next: so each message is taken once, whoever copies.
+    """
+
+    key: str  # by which the settings name it: `stream.settings.origin_key`
+    queue: QueueId  # the other stream; one that was made again has a higher number
+    after: int  # all that is wanted up to this sequence was taken before
+    last: int  # and up to this one now
+    sequences: Ranges  # of the bodies, ascending
+    times_ms: Sequence[int] = ()  # of a mirror: when each was stored there
+
+
+@value
 class Enqueue:
     """A batch of messages from one publisher, numbered `seqno`, `seqno + 1`, ... densely per
     (publisher, queue), from 1.
@@ -206,6 +223,8 @@ class Enqueue:
     # begins, the rest was kept as these parts, [entry, offset, size] each
     large: Any = None
     atomic: bool = False  # into a stream: all of it is stored, or nothing; since machine version 5
+    # into a stream, from one that it follows: there may be no bodies; since machine version 5
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ new machine version on.
 | 3       | 0.3     | room kept for transactions, changes of the catalog as one, sums in digests |
 |         |         | and in the log's hash chain |
 | 4       | 0.3     | streams |
-| 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish |
+| 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
+|         |         | mirrors and sources |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such

@@ -1,5 +1,7 @@
 """Commands survive the trip to bytes and back, yesterday's too; garbage is told apart."""
 
+# pyright: basic, reportArgumentType=false
+
 from __future__ import annotations
 
 import contextlib
@@ -151,6 +153,18 @@ SAMPLES_V5: dict[str, Any] = {
         "/",
         "q",
         c.QueueConfig(type="stream", stream={"subject_transform": {"src": "a.*", "dest": "b.$1"}}),
+    ),
+    "enqueue_of_origin": c.Enqueue(
+        1,
+        None,
+        0,
+        [b"a", b"b"],
+        None,
+        {6: b"a.b"},
+        origin=c.Origin("O > >", 7, 4, 9, ((5, 6),), (3, 4)),
+    ),
+    "create_stream_mirror": c.CreateQueue(
+        1, "/", "q", c.QueueConfig(type="stream", stream={"mirror": {"name": "O"}})
     ),
     "put_consumer_of_group": c.PutConsumer(
         1, {"name": "c", "priority_policy": "overflow", "priority_groups": ["g"]}
@@ -397,6 +411,11 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
     if name == "large":
         rows = st.tuples(st.text(max_size=4), deliveries)
         return st.none() | st.dictionaries(numbers, rows, max_size=2)
+    if name == "origin":
+        times_ms = st.lists(numbers, max_size=3).map(tuple)
+        return st.none() | st.builds(
+            c.Origin, st.text(max_size=4), numbers, numbers, numbers, ranges, times_ms
+        )
     if name in ("arguments", "addresses"):
         return st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3)
     return st.from_type(hint)

@@ -4,6 +4,7 @@
 
 - `appending`: whether a message is taken, and under which sequence. `publishers`: what that needs
   to know of those who publish, and of the ids of messages.
+- `following`: what is taken of other streams that this one mirrors or sources.
 - `retained`: where each message lies, by sequence, in segments of equal length; `subjects`: which
   sequences a subject has, and which subjects a consumer's filter means; `finding`: the next message
   that it means.

@@ -95,7 +95,7 @@ class _Ahead:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class Outcome:
     """What became of the messages of a batch, by their places."""
 
     stored: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
@@ -186,10 +186,10 @@ class Appending:
                     last + 1,
                 )
             skip = max(0, min(count, last + 1 - seqno))
-        batch = self._read(context, command, skip)
+        batch = self.read(context, command, skip)
         if not isinstance(batch, Batch):
             return batch
-        outcome = _Outcome()
+        outcome = Outcome()
         if known is not None and skip:
             _recall(known, seqno, skip, outcome)
         before_stored, before_answers = len(outcome.stored), len(outcome.answers)
@@ -218,7 +218,7 @@ class Appending:
 
     # --- reading the command ----------------------------------------------------------------------
 
-    def _read(self, context: ApplyContext, command: Enqueue, skip: int) -> Batch | Refused:
+    def read(self, context: ApplyContext, command: Enqueue, skip: int) -> Batch | Refused:
         bodies, attrs = command.bodies, command.attrs
         if not ONLY_BYTES.issuperset(map(type, bodies)):
             return Refused(BAD_ARGUMENT, "a body is bytes")
@@ -270,7 +270,7 @@ class Appending:
         settings = self.settings
         if batch.asked or batch.large or settings.sealed or settings.retention == "interest":
             return False
-        if settings.republished is not None:
+        if settings.republished is not None or settings.mirror is not None:
             return False
         if settings.discard_new and not context.decided:
             return False
@@ -283,7 +283,7 @@ class Appending:
             return False
         return all(map(self._takes, dict.fromkeys(batch.subjects)))
 
-    def _kept_as(self, subject: bytes) -> bytes:
+    def kept_as(self, subject: bytes) -> bytes:
         """The subject under which a message is stored that was published to this one."""
         transform = self.settings.transform
         return subject if transform is None else transform(subject) or subject
@@ -293,6 +293,10 @@ class Appending:
         wanted = self.settings.subjects
         return not subject or not wanted or bool(matcher(wanted)(subject))
 
+    def forget_ids(self, context: ApplyContext) -> None:
+        """Those that are older than the window."""
+        self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
+
     # --- storing ----------------------------------------------------------------------------------
 
     def _store_all(
@@ -301,7 +305,7 @@ class Appending:
         command: Enqueue,
         batch: Batch,
         skip: int,
-        outcome: _Outcome,
+        outcome: Outcome,
     ) -> None:
         retained, last = self.retained, len(batch.sizes) - 1
         count = last + 1 - skip
@@ -309,7 +313,7 @@ class Appending:
         index, offset = context.index, context.body_offset + skip
         sizes = batch.sizes[skip:] if skip else batch.sizes
         if len(batch.subjects) == 1:
-            subject = self._kept_as(batch.subjects[0])
+            subject = self.kept_as(batch.subjects[0])
             if subject:
                 length = len(subject)
                 sizes = [size + length for size in sizes]
@@ -319,7 +323,7 @@ class Appending:
         else:
             subjects = batch.subjects[skip:] if skip else batch.subjects
             if self.settings.transform is not None:
-                subjects = list(map(self._kept_as, subjects))
+                subjects = list(map(self.kept_as, subjects))
             sizes = [size + len(subject) for size, subject in zip(sizes, subjects, strict=True)]
             ids = list(map(id_for, subjects))
             first = retained.append(ids, index, offset, sizes, context.now_ms)
@@ -336,9 +340,9 @@ class Appending:
         command: Enqueue,
         batch: Batch,
         skip: int,
-        outcome: _Outcome,
+        outcome: Outcome,
     ) -> None:
-        self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
+        self.forget_ids(context)
         refused = 0
         for place in range(skip, len(batch.sizes)):
             subject, size, asked = batch.message(place)
@@ -347,14 +351,15 @@ class Appending:
                 outcome.answers.append((place, answer))
                 refused += answer[0] > 0
                 continue
-            subject = self._kept_as(subject)
-            sequence = self._store(context, command, place, subject, size, batch.large)
+            subject = self.kept_as(subject)
+            now_ms = context.now_ms
+            sequence = self.store(context, command, place, subject, size, batch.large, now_ms)
             outcome.store(place, place, sequence)
-            self._do_asked(context, subject, sequence, asked)
+            self.do_asked(context, subject, sequence, asked, now_ms)
         if refused:
             self.leaving.count(context, REFUSED, refused)
 
-    def _store(
+    def store(
         self,
         context: ApplyContext,
         command: Enqueue,
@@ -362,7 +367,9 @@ class Appending:
         subject: bytes,
         size: int,
         large: Large,
+        stored_ms: int,
     ) -> int:
+        """Answers its sequence."""
         retained = self.retained
         if self.settings.retention == "interest" and not self.table.is_wanted(subject):
             retained.mix(len(subject))
@@ -371,11 +378,11 @@ class Appending:
         index, offset = context.index, context.body_offset + place
         sizes = [size + len(subject)]
         previous = retained.subjects.last_of(subject_id)
-        sequence = retained.append(subject_id, index, offset, sizes, context.now_ms)
+        sequence = retained.append(subject_id, index, offset, sizes, stored_ms)
         if (again := self.settings.republished) and (destination := again(subject)):
             where = BodyRef(index, offset, 1)
             stored = StreamStored(
-                self.identity.id, sequence, subject, destination, where, context.now_ms, previous
+                self.identity.id, sequence, subject, destination, where, stored_ms, previous
             )
             context.effects.append(stored)
         if place in large:
@@ -401,7 +408,9 @@ class Appending:
                 command.seqno and command.seqno + first,
             )
 
-    def _do_asked(self, context: ApplyContext, subject: bytes, sequence: int, asked: Asked) -> None:
+    def do_asked(
+        self, context: ApplyContext, subject: bytes, sequence: int, asked: Asked, stored_ms: int
+    ) -> None:
         """What a message asks for that was just stored."""
         message_id: str = asked.get(ASKED_ID, "")
         self.ids.last = message_id
@@ -411,7 +420,7 @@ class Appending:
             self.ids.remember(message_id, sequence, context.now_ms)
         ttl_ms: int | None = asked.get(ASKED_TTL_MS)
         if ttl_ms is not None and self.retained.is_live(sequence):
-            at_ms = context.now_ms + min(ttl_ms, TIME_MS_MAX) if ttl_ms > 0 else 0
+            at_ms = stored_ms + min(ttl_ms, TIME_MS_MAX) if ttl_ms > 0 else 0
             self.leaving.live_until(sequence, at_ms)
         rollup = asked.get(ASKED_ROLLUP)
         if rollup == "all":
@@ -425,7 +434,7 @@ class Appending:
         """Why nothing of an atomic batch is stored; None: all of it is."""
         if not self.settings.atomic:
             return errors.NO_BATCHES, self.retained.next - 1
-        self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
+        self.forget_ids(context)
         ahead = _Ahead()
         for place in range(len(batch.sizes)):
             message = batch.message(place)
@@ -433,7 +442,7 @@ class Appending:
             if answer is not None:
                 return answer
             subject, size, asked = message
-            ahead.add(self._kept_as(subject), size, asked)
+            ahead.add(self.kept_as(subject), size, asked)
         return None
 
     def _answer(
@@ -449,9 +458,9 @@ class Appending:
         last = self.retained.next - 1 + (ahead.count if ahead else 0)
         if settings.sealed:
             return errors.SEALED, last
-        if not self._takes(subject):
+        if settings.mirror is not None or not self._takes(subject):
             return errors.WRONG_SUBJECT, last
-        subject = self._kept_as(subject)
+        subject = self.kept_as(subject)
         if asked:
             answer = self._objection(subject, asked, last, ahead)
             if answer is not None:
@@ -459,7 +468,7 @@ class Appending:
         if settings.message_bytes_max is not None and size > settings.message_bytes_max:
             return errors.MESSAGE_TOO_LARGE, last
         if settings.discard_new and not context.decided:
-            return self._lacks_room(subject, size, ahead)
+            return self.lacks_room(subject, size, ahead)
         return None
 
     def _objection(
@@ -487,7 +496,7 @@ class Appending:
             return errors.NO_ROLLUP, last
         return None
 
-    def _lacks_room(self, subject: bytes, size: int, ahead: _Ahead | None) -> Answer | None:
+    def lacks_room(self, subject: bytes, size: int, ahead: _Ahead | None) -> Answer | None:
         settings, retained = self.settings, self.retained
         subjects = retained.subjects
         size += len(subject)
@@ -517,7 +526,7 @@ class Appending:
     def takes_all(self, count: int, sizes: Iterable[int]) -> bool:
         """Is there surely room for so many more, with nothing to refuse?"""
         settings, retained = self.settings, self.retained
-        if settings.sealed:
+        if settings.sealed or settings.mirror is not None:
             return False
         if not settings.discard_new:
             return True
@@ -569,7 +578,7 @@ def _attributes(attrs: Any) -> tuple[bytes, Asked] | str:
     return subject, wanted
 
 
-def _recall(known: StreamPublisher, seqno: int, count: int, outcome: _Outcome) -> None:
+def _recall(known: StreamPublisher, seqno: int, count: int, outcome: Outcome) -> None:
     """What became of messages that came before."""
     last = seqno + count - 1
     found: list[tuple[int, int, int, Answer | None]] = [

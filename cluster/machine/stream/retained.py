@@ -31,6 +31,8 @@ _WITHIN: Final = SEGMENT - 1
 #: Of a full segment, so many living messages are listed rather than marked.
 SPARSE_MAX: Final = SEGMENT // 16
 BEHIND_ALL: Final = 1 << 62
+#: In the first part of a dump.
+HEAD_ITEMS: Final = 9
 
 
 class Found(NamedTuple):
@@ -263,7 +265,12 @@ class Retained:
         sizes: Sequence[int],
         now_ms: int,
     ) -> int:
-        """Store messages of one subject, or of one each; the first sequence is answered."""
+        """Store messages of one subject, or of one each; the first sequence is answered.
+
+        Times never fall: where a mirror goes on by itself, the clock of the other stream's leader
+        may have been ahead.
+        """
+        now_ms = max(now_ms, self.last_ms)
         first, count = self.next, len(sizes)
         size = 0
         at = 0

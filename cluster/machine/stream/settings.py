@@ -8,7 +8,7 @@ what is in the log cannot be refused any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, cast, get_args
@@ -47,7 +47,7 @@ ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` say
 
 
 #: Fields of configurations that a later machine version brought than streams.
-STREAM_FIELDS_SINCE: Final = {"subject_transform": 5, "republish": 5}
+STREAM_FIELDS_SINCE: Final = {"subject_transform": 5, "republish": 5, "mirror": 5, "sources": 5}
 CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
 
 
@@ -76,6 +76,14 @@ class StreamSettings:
     atomic: bool = False  # it takes batches of which all is stored, or nothing
     transform: Transform | None = None  # of the subjects under which messages are stored
     republished: Transform | None = None  # to which subjects what is stored is published again
+    #: Other streams that it follows, by `origin_key`. A mirror takes from nobody else, under the
+    #: sequences and with the times of the other one.
+    mirror: str | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return self.sources if self.mirror is None else (self.mirror,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +133,39 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         deny_purge=config.get("deny_purge") is True,
         rollup=config.get("allow_rollup_hdrs") is True,
         message_ttl=config.get("allow_msg_ttl") is True,
-        marker_ttl_ms=_ms(config.get("subject_delete_marker_ttl")),
+        marker_ttl_ms=(
+            None if config.get("mirror") else _ms(config.get("subject_delete_marker_ttl"))
+        ),
         atomic=config.get("allow_atomic") is True,
         transform=_transform(config.get("subject_transform")),
         republished=_transform(config.get("republish")),
+        mirror=origin_key(config["mirror"]) if config.get("mirror") else None,
+        sources=_origins(config.get("sources")),
     )
+
+
+def origin_key(given: Any) -> str:
+    """By which one of the streams that a stream follows is known: its name, what of it is wanted
+    and what that becomes. No two sources have the same.
+    """
+    source = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
+    wanted, becomes = zip(*pairs_of(source), strict=True)
+    return " ".join((str(source.get("name")), "\f".join(wanted), "\f".join(becomes)))
+
+
+def pairs_of(source: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which subjects are wanted of another stream, and what each becomes; `>`: they stay."""
+    given = source.get("subject_transforms")
+    transforms = cast("list[Any]", given if isinstance(given, list | tuple) else [])
+    maps = cast("list[dict[str, Any]]", [each for each in transforms if isinstance(each, dict)])
+    found = [(str(each.get("src") or ">"), str(each.get("dest") or ">")) for each in maps]
+    return found or [(str(source.get("filter_subject") or ">"), ">")]
+
+
+def _origins(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(dict.fromkeys(map(origin_key, cast("Sequence[Any]", value))))
 
 
 def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:

@@ -38,8 +38,9 @@ from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused
 from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.appending import Appending
 from cluster.machine.stream.consumers import NO_FILTER, StreamConsumer
+from cluster.machine.stream.following import Following
 from cluster.machine.stream.leaving import Leaving
-from cluster.machine.stream.retained import Found, Retained
+from cluster.machine.stream.retained import HEAD_ITEMS, Found, Retained
 from cluster.machine.stream.settings import StreamSettings, stream_settings
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.stream.table import ConsumerTable
@@ -67,6 +68,7 @@ class Stream:
     __slots__ = (
         "appending",
         "deadline",
+        "following",
         "id",
         "identity",
         "leaving",
@@ -88,6 +90,8 @@ class Stream:
         self.appending = Appending(
             identity, self.retained, self.leaving, self.table, self.deadline, self.settings
         )
+        self.following = Following(self.appending)
+        self.following.configured(None)
         self.retained.on_removed = self._removed
         self.leaving.on_marked = self._marked
 
@@ -106,6 +110,8 @@ class Stream:
         self.leaving.expire(context)
         match command:
             case Enqueue():
+                if command.origin is not None:
+                    return self.following.take(context, command, command.origin)
                 return self.appending.enqueue(context, command)
             case Acknowledge():
                 return self.table.acknowledge(context, command)
@@ -144,6 +150,7 @@ class Stream:
         settings = self.settings = stream_settings(_config_of(config))
         self.leaving.configure(settings)
         self.table.settings = self.appending.settings = settings
+        self.following.configured(before)
         self.leaving.enforce_all(context)
         self.leaving.expire(context)
         if settings.retention != before.retention:
@@ -239,7 +246,7 @@ class Stream:
             self.table.look_ahead()
             self.appending.look_ahead()
         self.leaving.look_ahead()
-        if self.table.take_news():
+        if self.table.take_news() | self.following.take_news():
             context.effects.append(StreamChanged(self.id))
 
     # --- looking: what the doors read -------------------------------------------------------------
@@ -334,7 +341,8 @@ class Stream:
 
     def effects_on_leader(self) -> list[Effect]:
         """What a new leader must do again."""
-        return [StreamChanged(self.id)] if self.table.by_name else []
+        is_served = self.table.by_name or self.settings.origins
+        return [StreamChanged(self.id)] if is_served else []
 
     def consumer_holds(self, _key: ConsumerKey) -> Sequence[Chunk] | None:
         return None
@@ -409,7 +417,7 @@ class Stream:
         """Each segment is an item of its own, so that none takes long to encode."""
         head, segments = self.retained.dump()
         return [
-            head,
+            head + self._dump_taken(),
             self.table.dump(),
             self.appending.publishers.dump(),
             self.appending.ids.dump(),
@@ -428,12 +436,21 @@ class Stream:
             self.appending.uploads.dump(),
             len(self.leaving.ttls),
             dump_removed(self.leaving.removed),
+            *self._dump_taken(),
         ]
+
+    def _dump_taken(self) -> list[Any]:
+        """Nothing where nothing was: as machine version 4 has it."""
+        return [self.following.dump()] if self.following.taken else []
 
     def load(self, data: Sequence[Any], now_ms: int) -> None:
         """Fill a stream that was just made."""
         head, consumers, publishers, ids, uploads, ttls, removed, *segments = data
+        head, taken = head[:HEAD_ITEMS], head[HEAD_ITEMS:]
         self.retained.load(head, segments)
+        self.following.is_news = False
+        for rows in taken:
+            self.following.load(rows)
         self.table.load(consumers)
         self.appending.publishers.load(publishers)
         self.appending.ids.load(ids)
@@ -451,6 +468,7 @@ class Stream:
         self.table.invariants()
         self.appending.publishers.invariants()
         self.appending.uploads.invariants()
+        self.following.invariants()
 
 
 def _config_of(config: QueueConfig) -> dict[str, Any]:
