@@ -53,9 +53,9 @@ def _due_at_once(_honest: Any) -> Callable[..., int]:
 
 
 def _compare_nothing(honest: Callable[..., Any]) -> Callable[..., Any]:
-    def objection(self: Appending, subject: bytes, asked: Mapping[int, Any], last: int) -> Any:
+    def objection(self: Appending, subject: bytes, asked: Mapping[int, Any], *about: Any) -> Any:
         kept = {key: value for key, value in asked.items() if key != ASKED_LAST_SUBJECT}
-        return honest(self, subject, kept, last)
+        return honest(self, subject, kept, *about)
 
     return objection
 

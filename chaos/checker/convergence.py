@@ -31,6 +31,7 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
     absent: list[str] = []
     held: list[str] = []
     poisoned: list[str] = []
+    skipped: list[str] = []
     for number, copies in sorted(groups.items()):
         members = {member for copy in copies.values() for member in copy["members"]}
         for member in sorted(members - set(copies)):
@@ -54,6 +55,11 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
             for node, copy in copies.items()
             if copy.get("poisoned") is not None
         ]
+        skipped += [
+            f"group {number} on {node}: {copy['skipped']} commands at which the machine raised"
+            for node, copy in copies.items()
+            if copy.get("skipped")
+        ]
         held += [f"group {number} on {text}" for text in _holdings(copies)]
     return judge(
         "convergence",
@@ -63,6 +69,7 @@ def convergence(statuses: Mapping[NodeId, Status | None]) -> Verdict:
             "copy missing": absent,
             "not empty": held,
             "poisoned": poisoned,
+            "skipped": skipped,
         },
         undecided={
             "not answering": sorted(set(silent)),

@@ -84,6 +84,7 @@ class SimCluster(DiskFaults):
         self._digests: dict[tuple[GroupId, int], tuple[NodeId, bytes]] = {}
         self._applied: dict[tuple[NodeId, GroupId], int] = {}
         self._bases: dict[tuple[NodeId, GroupId], int] = {}
+        self._raised: set[tuple[NodeId, GroupId]] = set()
         self._installing: set[tuple[NodeId, GroupId, int]] = set()
 
     def _machine(self, name: NodeId) -> Machine:
@@ -396,6 +397,13 @@ class SimCluster(DiskFaults):
             change = self.watch.look(node, group_id, GroupView(group))
             if group.poisoned is not None:
                 self._break("poisoned", f"{node} group {group_id}: {group.poisoned}")
+            if group.skipped and (node, group_id) not in self._raised:
+                self._raised.add((node, group_id))
+                self._break(
+                    "apply is total",
+                    f"{node} group {group_id}: the machine raised, at or before index"
+                    f" {group.applied_index}",
+                )
             if change is None:
                 continue
             if change.became_leader:

@@ -124,6 +124,7 @@ def test_what_streams_keep_may_be_there_and_nothing_else() -> None:
         (_group(8), "replicas apart"),
         (_group(applied=8), "replicas apart"),
         (_group(poisoned="entry 3"), "poisoned"),
+        (_group(skipped=2), "skipped"),
         (_group(machine={"ready": 0, "unsettled": 2}), "not empty"),
         ({}, "copy missing"),
     ],

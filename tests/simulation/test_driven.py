@@ -13,6 +13,7 @@ from chaos.history import Op
 from chaos.report.series import workload_of
 from chaos.simulator.plan import DRIVEN, STREAMS, draw_plan
 from chaos.simulator.run import Run, Status
+from cluster.machine.stream.appending import Appending
 
 SEED = 100_000
 HARSH = (("kill", 4), ("partition", 3), ("reset", 3), ("pause", 2), ("power_loss", 2))
@@ -91,3 +92,16 @@ def test_what_a_broken_build_does_to_them_is_seen(build: str, workload: str, che
             if any(v.checker == f"{workload}: {checker}" and v.valid is False for v in verdicts):
                 return
     pytest.fail(f"{build} was not seen by {workload}")
+
+
+def test_a_machine_that_raises_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All copies skip such a command alike and go on, so nothing else tells of it."""
+
+    def enqueue(*_about: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(Appending, "enqueue", enqueue)
+    run, _, status = _run(STREAMS, faults_s=1.0)
+
+    assert status is Status.UNSAFE
+    assert {violation.invariant for violation in run.cluster.broken} == {"apply is total"}
