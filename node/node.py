@@ -24,6 +24,7 @@ from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
 from node.data_folder import DataFolder
 from node.gate import gate
+from node.links.supervisor import LinkSupervisor
 from node.management.app import ManagementRoutes
 from node.management.context import Listeners, Listing, ManagementServices
 from node.management.parameters import named
@@ -80,6 +81,7 @@ class Node:
     audit: Audit
     certificates: Certificates
     cluster: ClusterNode
+    links: LinkSupervisor
     amqp: AmqpServer
     nats: NatsServer | None = None
     nats_monitoring: Monitoring | None = None
@@ -177,6 +179,7 @@ class Node:
         listeners: list[Listing] = [amqp, sockets]
         if self.nats is not None:
             listeners.append(self.nats)
+        self.links = LinkSupervisor(cluster, parts.peer_rpc, self._tasks)
         self.management = self._make_management(Listeners(*listeners))
         self._tasks.start(self.management.watch(), name="management")
         self._fill_metrics(addresses)
@@ -190,6 +193,8 @@ class Node:
         self._local_token.write(http.local_url)
         begun.callback(parts.sessions.stop)  # also those for whom the goodbye had no time
         begun.push_async_callback(self._shut_down)
+        begun.push_async_callback(self.links.stop)
+        self._tasks.keep(self.links.run(), name="links")
         parts.health.listening = True
         log.info("node_started", **self._listening(), peer=settings.peer, data=settings.data_dir)
 
@@ -372,6 +377,7 @@ class Node:
                 listing=listing,
                 audit=self.audit,
                 counters=parts.counters,
+                links=self.links,
             )
         )
 

@@ -29,6 +29,8 @@ HASHING_ALGORITHMS = ("scrypt", "rabbit_password_hashing_sha256", "rabbit_passwo
 
 #: Of a vhost: it is not dropped.
 PROTECTED = "protected_from_deletion"
+#: Of a parameter: who put it, as whom it acts in this cluster.
+USER = "user"
 
 _REQUIRED: Any = object()
 _LEFT_OUT: Any = object()
@@ -135,8 +137,9 @@ _KINDS: dict[str, _EntryKind] = {
     "user_limits": _limits("user", "max-connections", "max-channels"),
     "parameters": _EntryKind(
         ("component", "vhost", "name"),
-        {"value": _Field(_plain)},
+        {"value": _Field(_plain), USER: _Field(text(empty=False), _LEFT_OUT)},
         frozenset({"component", "vhost"}),
+        since={USER: 5},
     ),
 }
 

@@ -18,6 +18,7 @@ from node.broker.publishing import Publisher
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions
 from node.errors import Elsewhere, reply_of
+from node.links.supervisor import LinkSupervisor
 from node.management.errors import not_authorised, not_found
 from node.management.paging import ListQuery, list_query
 from node.management.values import Body
@@ -95,6 +96,7 @@ class ManagementServices:
     peer_rpc: PeerRpc
     listing: Listing
     audit: Audit
+    links: LinkSupervisor
     counters: ClientCounters = field(default_factory=ClientCounters)
 
     @property

@@ -191,6 +191,7 @@ async def _planned(call: Call, *, skip: bool) -> ImportPlan:
     plan = ImportPlan(
         call.catalog.copy(),
         node=cluster.node,
+        user=call.user.name,
         hashing=hashing,
         prepare=cluster.names.prepared,
         vhost=vhost,

@@ -71,8 +71,8 @@ class Finding:
 
 class ImportPlan:
     """`catalog` is a copy, on which all that is planned is done. `prepare` completes what declares
-    a queue; `vhost`: into this one, whatever the objects say; `skip`: what is not supported is left
-    out instead of refused.
+    a queue; `user` imports; `vhost`: into this one, whatever the objects say; `skip`: what is not
+    supported is left out instead of refused.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class ImportPlan:
         catalog: CatalogMachine,
         *,
         node: NodeId,
+        user: str,
         hashing: Hashing,
         prepare: Callable[[DeclareQueue, CatalogMachine], DeclareQueue],
         vhost: str | None = None,
@@ -90,6 +91,7 @@ class ImportPlan:
         self.findings: list[Finding] = []
         self._catalog = catalog
         self._node = node
+        self._user = user
         self._hashing: Hashing = hashing
         self._prepare = prepare
         self._vhost = vhost
@@ -170,7 +172,8 @@ class ImportPlan:
             case "topic_permissions":
                 return [topic_permission_step(item.text("user"), item.text("vhost"), item)]
             case "global_parameters":
-                return [parameter_step(("", "", item.text("name")), item)]
+                key = ("", "", item.text("name"))
+                return [parameter_step(self._catalog, key, item, self._user)]
             case "parameters":
                 return [self._parameter(item)]
             case "policies":
@@ -190,7 +193,7 @@ class ImportPlan:
             value = Body(item.mapping("value"))
             given = {limit: value.integer(limit) for limit in value.values}
             return limits_step(self._catalog, "vhost", vhost, given)
-        return parameter_step((component, vhost, name), item)
+        return parameter_step(self._catalog, (component, vhost, name), item, self._user)
 
     def _queue(self, item: Body) -> Sequence[CatalogStep]:
         """One that is there stays as it is; so does an exchange."""

@@ -1,5 +1,5 @@
-"""Global parameters, kept for those who read them; those of components, which nothing reads, are
-refused.
+"""Global parameters, kept for those who read them; and those of components, checked by what they
+are for.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_entries import USER
 from cluster.machine.commands import DropEntry, PutEntry
+from node.links.components import COMPONENTS, LINKS_SINCE
 from node.management import shapes
 from node.management.context import Call, Endpoint, Response, created, deleted
 from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
-from node.management.unsupported import refuse_component
+from node.management.unsupported import no_component
 from node.management.values import Body
 
 Json = dict[str, Any]
@@ -35,12 +37,23 @@ def parameters(call: Call, *, is_global: bool) -> list[Json]:
     ]
 
 
-def parameter_step(key: tuple[str, str, str], body: Body) -> PutEntry:
+def parameter_step(
+    catalog: CatalogMachine, key: tuple[str, str, str], body: Body, user: str
+) -> PutEntry:
+    """`user`: as whom the parameter acts."""
     if "value" not in body.values:
         raise bad_request("[{key_missing,value}]")
-    if key[0]:
-        refuse_component(key[0])
-    return PutEntry("parameters", key, {"value": body.values["value"]})
+    component, _, name = key
+    entry = {"value": body.values["value"]}
+    if component:
+        check = COMPONENTS.get(component)
+        if check is None:
+            raise no_component(component)
+        if catalog.version < LINKS_SINCE:
+            raise bad_request(f"a {component} needs all nodes to run this release first")
+        check(name, entry["value"])
+        entry[USER] = user
+    return PutEntry("parameters", key, entry)
 
 
 def _key(call: Call) -> tuple[str, str, str]:
@@ -69,7 +82,8 @@ async def one(call: Call) -> Json:
 
 
 async def put(call: Call) -> Response:
-    return created(await call.change(parameter_step(_key(call), call.body)))
+    step = parameter_step(call.catalog, _key(call), call.body, call.user.name)
+    return created(await call.change(step))
 
 
 async def delete(call: Call) -> Response:
@@ -93,7 +107,8 @@ async def get_cluster_name(call: Call) -> Json:
 
 async def put_cluster_name(call: Call) -> Response:
     body = Body({"value": call.body.text("name")})
-    await call.change(parameter_step(("", "", CLUSTER_NAME), body))
+    key = ("", "", CLUSTER_NAME)
+    await call.change(parameter_step(call.catalog, key, body, call.user.name))
     return Response(204)
 
 

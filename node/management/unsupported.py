@@ -33,10 +33,10 @@ class Unsupported(ApiError):
         self.settings = settings
 
 
-def refuse_component(component: str) -> None:
-    """No parameter of a component has an effect here."""
+def no_component(component: str) -> Unsupported:
+    """None that reads such parameters."""
     reason = _COMPONENTS.get(component, "nothing here reads such parameters")
-    raise Unsupported(f"component {component} not found: {reason}")
+    return Unsupported(f"component {component} not found: {reason}")
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:

@@ -44,3 +44,8 @@ class Ends:
             "peer_port": self.peer_port,
             "ssl": self.tls,
         }
+
+
+#: Of a connection within this process: where it comes from, and how its name begins.
+LOCAL_ENDS = Ends("127.0.0.1", 0, "127.0.0.1", 0, tls=False)
+LOCAL = "(local)"

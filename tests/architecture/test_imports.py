@@ -10,7 +10,7 @@ from tests.architecture.sources import PACKAGES, ROOT, modules
 
 # Where each third-party package may be imported: one home, so that it can be replaced.
 HOMES = {
-    "aiormq": ("chaos.load", "chaos.simulator"),
+    "aiormq": ("node.links", "chaos.load", "chaos.simulator"),
     "aiohttp": ("node", "quorate", "chaos"),
     "cbor2": ("cluster", "node", "quorate", "chaos"),
     "click": ("quorate.cli",),
@@ -20,7 +20,7 @@ HOMES = {
     "nats": ("chaos.load.nats_py_client",),
     "netfilterqueue": ("chaos.live.packets",),
     "numpy": ("chaos.postmortem",),
-    "pamqp": ("node.protocols.amqp", "chaos.simulator"),
+    "pamqp": ("node.protocols.amqp", "node.links", "chaos.simulator"),
     "prometheus_client": ("node",),
     "psutil": (),
     "pydantic": ("node", "quorate"),
@@ -35,6 +35,7 @@ HOMES = {
     "structlog": ("node", "cluster", "quorate", "chaos"),
     "typer": ("quorate", "chaos"),
     "uvloop": ("node", "quorate", "chaos"),
+    "yarl": ("node.links",),
 }
 
 # All that the pure core may know of the standard library: no I/O, no time, no chance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cluster.machine import catalog_admin
 from cluster.machine import commands as c
 from cluster.machine.effects import QueueRemoved
 from cluster.machine.replies import BAD_ARGUMENT, LIMIT_REACHED, NO_USER, NO_VHOST, PROTECTED_VHOST
+from cluster.types import GroupId, QueueId
 from tests.machine.catalog_world import Book
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -175,7 +177,10 @@ def test_a_vhost_takes_all_that_is_in_it_along():
 
     applied = book.does(c.DropEntry("vhosts", ["v"]))
 
-    assert applied.effects == [QueueRemoved(2, 1), QueueRemoved(3, 1)]
+    assert applied.effects == [
+        QueueRemoved(QueueId(2), GroupId(1)),
+        QueueRemoved(QueueId(3), GroupId(1)),
+    ]
     machine = book.machine
     assert machine.overview() == {**machine.overview(), "entries": 3, "exchanges": 7}
     assert [b.destination for b in machine.bindings()] == ["kept"]
@@ -227,3 +232,14 @@ def test_a_protected_vhost_is_dropped_when_it_is_no_longer():
     book.refuses(c.PutEntry("vhosts", ["v"], {"protected_from_deletion": 1}), BAD_ARGUMENT)
     book.does(c.PutEntry("vhosts", ["v"], {}), 0)
     book.does(c.DropEntry("vhosts", ["v"]))
+
+
+def test_a_parameter_says_who_put_it_from_version_5_on():
+    book = Book()
+    put = c.PutEntry("parameters", ["shovel", "/", "s"], {"value": 1, "user": "guest"})
+    assert "user" in book.refuses(put, BAD_ARGUMENT)
+    book.does(c.UpgradeMachine(5), 0)
+    book.does(put)
+
+    assert book.machine.entry("parameters", ("shovel", "/", "s")) == put.value
+    assert "user" in book.refuses(replace(put, value={"value": 1, "user": ""}), BAD_ARGUMENT)

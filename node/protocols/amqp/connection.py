@@ -43,7 +43,7 @@ from node.protocols.amqp.phase import Phase
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.services import AmqpServices
 from node.protocols.amqp.writer import HEARTBEAT
-from node.protocols.ends import Ends
+from node.protocols.ends import LOCAL, LOCAL_ENDS, Ends
 
 #: Over this, what was written leaves at once; and no more than about as much waits in the
 #: transport, which does not say how much of it was sent.
@@ -238,7 +238,8 @@ class Home(Protocol):
 class AmqpConnection(asyncio.Protocol):
     """Bytes come in, channels answer; everything that a channel may use is a method here."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, local_user: str | None = None) -> None:
+        """`local_user`: who the node itself says it is."""
         self.id = home.next_id()
         self.name = ""
         self.user = User("")
@@ -267,6 +268,7 @@ class AmqpConnection(asyncio.Protocol):
             channel_max=home.offer.channel_max,
             message_bytes_max=0,  # until somebody has logged in
         )
+        self._local_user = local_user
         self._closing_channels: set[int] = set()
         self._closed_by_client: set[int] = set()  # frames may still be in flight
         self._lingering: dict[int, Channel] = {}  # closed, in the middle of a large body
@@ -290,10 +292,11 @@ class AmqpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         settings = self._services.settings
-        self.ends = Ends.of(transport)
-        self.name = str(self.ends)
+        self.ends = Ends.of(transport) if self._local_user is None else LOCAL_ENDS
+        self.name = str(self.ends) if self._local_user is None else f"{LOCAL} {self.id}"
         self.wire = Wire(transport, buffer_bytes_max=settings.limits.deliver_buffer_bytes_max)
-        self.opening = Opening(self, self._home, closing.certificate_user(transport))
+        user = self._local_user or closing.certificate_user(transport)
+        self.opening = Opening(self, self._home, user)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(
             settings.amqp_options.handshake_ms_max / 1000, self._too_late, "handshake"

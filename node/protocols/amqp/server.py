@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -87,6 +89,16 @@ class AmqpServer:
 
     def _connection(self) -> AmqpConnection:
         return AmqpConnection(self)
+
+    async def connect_locally(self, user: str) -> socket.socket:
+        """A connection for this node's own work, as this user: the client's end of it."""
+        client, server = socket.socketpair()
+        client.setblocking(False)
+        server.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            partial(AmqpConnection, self, user), server
+        )
+        return client
 
     def _context(self) -> ssl.SSLContext:
         assert self._certificates.amqps is not None

@@ -1,0 +1,15 @@
+"""Components whose parameters mean something here: each is a function from a parameter's name and
+value to what it says. Raises Refused, which names the field that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+#: The machine version of the catalog from which on a parameter says who put it.
+LINKS_SINCE: Final = 5
+
+Component = Callable[[str, Any], object]
+
+COMPONENTS: Final[Mapping[str, Component]] = {}

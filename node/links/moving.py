@@ -1,0 +1,98 @@
+"""Moves messages from a source to a destination, in order, with many under way: what shovels and
+federation links have in common.
+
+With `on-confirm` a message is settled at the source only after the destination has it, so a crash
+at any moment loses none: what was not settled is delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Literal, NamedTuple, Protocol
+
+from node.links.link import Link
+
+AckMode = Literal["on-confirm", "on-publish", "no-ack"]
+
+
+class Item(NamedTuple):
+    """A message on its way. `tag`: how the source knows it."""
+
+    tag: Any
+    body: bytes
+    message: Any  # all else of it, as the source and the destination have agreed
+
+
+class Source(Protocol):
+    async def take(self) -> Item | None:
+        """The next one; None: there will be no more. Raises when the connection is lost."""
+        ...
+
+    async def settle(self, tag: Any) -> None:
+        """This one, and all that were taken before it, are done."""
+        ...
+
+
+class Destination(Protocol):
+    def publish(self, item: Item) -> Coroutine[Any, Any, None]:
+        """Done when it has it for sure. Calls that follow each other keep their order."""
+        ...
+
+
+async def move(
+    link: Link, source: Source, destination: Destination, mode: AckMode, *, under_way_max: int
+) -> None:
+    """Until there are no more; all that was taken is settled then."""
+    under_way: deque[tuple[Item, asyncio.Task[None]]] = deque()
+    changed = asyncio.Event()
+    room = asyncio.Semaphore(under_way_max)
+    done = False
+
+    async def take_all() -> None:
+        nonlocal done
+        while True:
+            await room.acquire()
+            item = await source.take()
+            if item is None:
+                break
+            task = asyncio.create_task(destination.publish(item))
+            under_way.append((item, task))
+            changed.set()
+            if mode == "on-publish":
+                await source.settle(item.tag)
+        done = True
+        changed.set()
+
+    async def settle_all() -> None:
+        while not (done and not under_way):
+            if not under_way:
+                changed.clear()
+                await changed.wait()
+                continue
+            await under_way[0][1]
+            count = size = 0
+            last: Item | None = None
+            # Before any of them is settled: one that failed ends the link here.
+            while under_way and under_way[0][1].done():
+                item, task = under_way[0]
+                if task.exception() is not None:
+                    break
+                last = item
+                under_way.popleft()
+                count, size = count + 1, size + len(item.body)
+                room.release()
+            if last is not None:
+                if mode == "on-confirm":
+                    await source.settle(last.tag)
+                link.moved(count, size)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(take_all())
+            group.create_task(settle_all())
+    finally:
+        for _, task in under_way:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)

@@ -1,0 +1,174 @@
+"""Starts and stops the links of this node: what runs is compared with what is wanted, by level.
+
+Nothing is missed that way, whatever happened in between: a parameter that changed twice, leadership
+that came and went, a task that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any, cast
+
+import structlog
+
+from cluster.cluster_node import ClusterNode
+from cluster.types import GroupId, NodeId
+from node.errors import BrokerError, Refused
+from node.links.link import Link, LinkKey, LinkKind, LinkSpec, nobody_runs_it
+from node.peer_rpc import PeerRpc
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+KIND = "links"
+LOOK_S = 0.25
+#: A link that is told to end may take so long to finish what it has in hand.
+END_S_MAX = 2.0
+#: Of the delay between two tries, more or less: links that failed together come back apart.
+JITTER = 0.2
+ERROR_CHARS_MAX = 500
+
+
+class LinkSupervisor:
+    """One a node. `add` the kinds before the cluster starts; `run` when it has."""
+
+    def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, tasks: Tasks) -> None:
+        self._cluster = cluster
+        self._peer_rpc = peer_rpc
+        self._tasks = tasks
+        self._kinds: dict[str, LinkKind] = {}
+        self._links: dict[LinkKey, tuple[Link, asyncio.Task[None]]] = {}
+        self._wanted: dict[LinkKey, LinkSpec] = {}
+        self._looked_at = -1  # how far the catalog was applied when `_wanted` was asked for
+        self._stopping = False
+        self._now = asyncio.Event()
+        peer_rpc.on(KIND, self._answer)
+
+    def add(self, kind: LinkKind) -> None:
+        assert kind.name not in self._kinds
+        self._kinds[kind.name] = kind
+
+    # --- what others see --------------------------------------------------------------------------
+
+    def here(self) -> list[Link]:
+        """Those that this node runs."""
+        return [link for link, _ in self._links.values()]
+
+    async def statuses(self, kind: str) -> list[tuple[LinkSpec, Mapping[str, Any]]]:
+        """Of all links of this kind in the cluster: what is wanted, and what its owner says."""
+        answers = await self._peer_rpc.request_all(KIND, "status", kind)
+        said: dict[LinkKey, Mapping[str, Any]] = {}
+        for rows in answers.values():
+            for vhost, name, status in rows:
+                key = LinkKey(kind, vhost, name)
+                known = said.get(key)
+                if known is None or known["since_ms"] < status["since_ms"]:
+                    said[key] = status
+        nobody = nobody_runs_it(self._cluster.now_ms())
+        specs = sorted(self._kinds[kind].wanted(), key=lambda spec: spec.key)
+        return [(spec, said.get(spec.key, nobody)) for spec in specs]
+
+    async def restart(self, key: LinkKey) -> bool:
+        """At whichever node runs it. False: none does."""
+        answers = await self._peer_rpc.request_all(KIND, "restart", *key)
+        return any(answers.values())
+
+    def _answer(self, _: NodeId, fields: list[Any]) -> Any:
+        match fields:
+            case ["status", str(kind)]:
+                return [
+                    [link.spec.key.vhost, link.spec.key.name, link.status()]
+                    for link in self.here()
+                    if link.spec.key.kind == kind
+                ]
+            case ["restart", str(kind), str(vhost), str(name)]:
+                return self._restart(LinkKey(kind, vhost, name))
+            case _:
+                raise Refused("bad_argument", "this node does not understand what to do with links")
+
+    def _restart(self, key: LinkKey) -> bool:
+        found = self._links.get(key)
+        if found is None:
+            return False
+        found[1].cancel()
+        self._now.set()
+        return True
+
+    # --- what runs --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """As long as the node does."""
+        while not self._stopping:
+            self._look()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._now.wait()
+            except TimeoutError:
+                continue
+            self._now.clear()
+
+    async def stop(self) -> None:
+        """Those that run end; none begins any more."""
+        self._stopping = True
+        self._now.set()
+        running = [task for _, task in self._links.values()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=END_S_MAX)
+
+    def _look(self) -> None:
+        applied = self._cluster.catalog.applied_index
+        if applied != self._looked_at:
+            self._wanted = {
+                spec.key: spec for kind in self._kinds.values() for spec in kind.wanted()
+            }
+            self._looked_at = applied
+        for key, (link, task) in list(self._links.items()):
+            spec = self._wanted.get(key)
+            if task.done():
+                del self._links[key]
+            elif (
+                spec is None or spec != link.spec or not self._owns(spec.anchor)
+            ) and not task.cancelling():
+                task.cancel()  # a later look finds that it has ended
+        for key, spec in self._wanted.items():
+            if key not in self._links and not self._stopping and self._owns(spec.anchor):
+                link = Link(spec, self._cluster.node, self._cluster.now_ms)
+                self._links[key] = link, self._tasks.start(self._keep(link), name=f"link {key}")
+
+    def _owns(self, anchor: GroupId) -> bool:
+        return self._cluster.leader_of(anchor) == self._cluster.node
+
+    async def _keep(self, link: Link) -> None:
+        """Runs it, and again after it failed, until it is cancelled."""
+        spec = link.spec
+        kind, vhost, name = spec.key
+        while True:
+            try:
+                await spec.run(link)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    log.info("link_stopped", kind=kind, vhost=vhost, link=name)
+                    raise
+                link.failed("the connection was given up")  # by its library, not by us
+            except Exception as error:  # noqa: BLE001 -- whatever a client library raises
+                link.failed(_reason_of(error))
+                log.warning("link_failed", kind=kind, vhost=vhost, link=name, reason=link.error)
+            else:
+                link.become("terminated")
+                log.info("link_done", kind=kind, vhost=vhost, link=name)
+                await asyncio.Event().wait()
+            delay_s = spec.reconnect_delay_s * random.uniform(1 - JITTER, 1 + JITTER)
+            await asyncio.sleep(delay_s)
+
+
+def _reason_of(error: BaseException) -> str:
+    if isinstance(error, BrokerError):
+        return error.reason[:ERROR_CHARS_MAX]
+    if isinstance(error, BaseExceptionGroup):
+        return _reason_of(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    return (str(error) or type(error).__name__)[:ERROR_CHARS_MAX]
