@@ -28,7 +28,9 @@ from node.protocols.ends import Ends
 from node.protocols.nats.interest import Subscription, Taker
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import (
+    ACKED,
     CRLF,
+    Acks,
     Connect,
     Event,
     NatsReader,
@@ -461,6 +463,8 @@ class NatsConnection(asyncio.Protocol):
                     self._publish(event)
                 case Requests():
                     self._publish_each(event)
+                case Acks():
+                    self._acknowledge(event)
                 case Subscribe():
                     self._subscribe(event)
                 case Unsubscribe():
@@ -519,6 +523,19 @@ class NatsConnection(asyncio.Protocol):
             self._say_ok(count)
             return
         for message in messages.each():
+            self._publish(message)
+            if self.phase is not NatsPhase.RUNNING:
+                return
+
+    def _acknowledge(self, acks: Acks) -> None:
+        """At once, if that is all there is to look at."""
+        if self._writable.everything and self._home.jetstream.acknowledge(self, acks):
+            counters, count = self.counters, len(acks.found)
+            counters.in_messages += count
+            counters.in_bytes += count * len(ACKED)
+            self._say_ok(count)
+            return
+        for message in acks.each():
             self._publish(message)
             if self.phase is not NatsPhase.RUNNING:
                 return

@@ -2,12 +2,13 @@
 
 Publishes that follow each other are one event if their control lines are equal, or differ in the
 last token of their reply subjects only: clients publish in bursts, and what was parsed once holds
-for all of them.
+for all of them. So are plain acknowledgements of one consumer's deliveries, in JetStream's form.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -18,6 +19,9 @@ CRLF: Final = b"\r\n"
 CONTROL_LINE_BYTES_MAX: Final = 4096
 #: So many messages are looked at as one first; then four times as many, as long as they are alike.
 REQUESTS_FIRST: Final = 16
+#: How the subjects of acknowledgements begin; a stream and a consumer follow.
+ACK: Final = b"$JS.ACK."
+ACKED: Final = b"+ACK"
 
 
 class NatsError(Exception):
@@ -72,6 +76,19 @@ class Requests(NamedTuple):
             yield Publish(subject, reply, 0, size, [payload + CRLF])
 
 
+class Acks(NamedTuple):
+    """Two acknowledgements or more of one consumer's deliveries: `+ACK`, without headers and
+    without a reply.
+    """
+
+    start: bytes  # of all subjects, as far as the dot behind the consumer's name
+    found: list[tuple[bytes, bytes]]  # the rest of each subject, and the sequence in it
+
+    def each(self) -> Iterator[Publish]:
+        for rest, _ in self.found:
+            yield Publish(self.start + rest, b"", 0, len(ACKED), [ACKED + CRLF])
+
+
 class Subscribe(NamedTuple):
     subject: bytes
     queue: bytes  # empty: none
@@ -91,7 +108,7 @@ class Pong(NamedTuple):
     pass
 
 
-Event = Connect | Publish | Requests | Subscribe | Unsubscribe | Ping | Pong
+Event = Connect | Publish | Requests | Acks | Subscribe | Unsubscribe | Ping | Pong
 
 
 class NatsReader:
@@ -178,6 +195,10 @@ class NatsReader:
                     events.append(Requests(subject, replies, size, bodies))
                     position += len(bodies) * (stop - position)
                     continue
+                if not reply and subject.startswith(ACK) and (acks := _acks(data, position, stop)):
+                    event, position = acks
+                    events.append(event)
+                    continue
                 payloads = [data[start:stop]]
             else:
                 stride = stop - position
@@ -228,6 +249,29 @@ def _requests(
 def _is_next(row: tuple[bytes, bytes, bytes, bytes], head: bytes, tail: bytes) -> bool:
     token = row[1]
     return row == (head, token, tail, CRLF) and b"." not in token and token.split() == [token]
+
+
+def _acks(data: bytes, position: int, stop: int) -> tuple[Acks, int] | None:
+    """The acknowledgements that begin at `position`, the first of which ends at `stop`, and where
+    they end. None: it is alone.
+    """
+    name = data.find(b".", data.find(b".", position + len(b"PUB ") + len(ACK)) + 1) + 1
+    if not 0 < name <= stop or not data.startswith(data[position:name], stop):
+        return None
+    one, run = _ack(data[position:name])
+    match = run.match(data, position)
+    if match is None or match.end() <= stop:
+        return None
+    start = data[position + len(b"PUB ") : name]
+    return Acks(start, one.findall(data, position, match.end())), match.end()
+
+
+@lru_cache(256)
+def _ack(start: bytes) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """One acknowledgement (the rest of its subject, and the sequence in it), and all of a run."""
+    numbers = rb"(\d++\.(\d{1,18}+)\.\d++\.\d++\.\d++)"  # see `acks.reply_subject`
+    one = re.escape(start) + numbers + rb" ++4\r\n\+ACK\r\n"
+    return re.compile(one), re.compile(rb"(?:" + one + rb")++")
 
 
 _VERBS: Final = frozenset({b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT"})

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from node.protocols.nats.reader import (
     CONTROL_LINE_BYTES_MAX,
+    Acks,
     Connect,
     Event,
     NatsReader,
@@ -63,7 +64,7 @@ def single(events: list[Event]) -> list[Event]:
         match event:
             case Publish():
                 found += [event._replace(payloads=[payload]) for payload in event.payloads]
-            case Requests():
+            case Requests() | Acks():
                 found += event.each()
             case _:
                 found.append(event)
@@ -96,8 +97,31 @@ ASKED: list[tuple[bytes, list[Event]]] = [
 ]
 
 
+def ack(of: str, body: bytes = b"+ACK") -> tuple[bytes, list[Event]]:
+    """And what it means; nats-py writes two spaces."""
+    subject = b"$JS.ACK." + of.encode()
+    said = b"PUB %b  %d\r\n%b\r\n" % (subject, len(body), body)
+    return said, [Publish(subject, b"", 0, len(body), [body + b"\r\n"])]
+
+
+ACKED: list[tuple[bytes, list[Event]]] = [
+    *(ack(f"S.c.1.{number}.{number + 3}.1700000000000000000.{9 - number}") for number in range(9)),
+    ack("S.d.1.5.5.1.1"),
+    ack("S.c.1.5.5.1.1", b"-NAK"),
+    ack("S.c.1.5.5.1.1", b""),
+    ack("S.c.1.5.5.1"),
+    ack("S.c.1.x.5.1.1"),
+    ack("S.c.1.5.5.1.1.1.1"),
+    ack("_.hash.S.c.1.5.5.1.1.token"),
+]
+
+
 @given(
-    st.lists(st.sampled_from([*SAID, *SAID[-5:] * 3, *ASKED * 6]), max_size=60),
+    st.lists(
+        st.sampled_from([*SAID, *SAID[-5:] * 3, *ASKED * 6])
+        | st.sampled_from([*ACKED[:9] * 6, *ACKED, *SAID[:3]]),
+        max_size=60,
+    ),
     st.lists(st.integers(1, 40), min_size=1),
 )
 def test_whatever_is_said_means_the_same_however_it_is_cut(
@@ -128,6 +152,18 @@ def test_publishes_that_differ_only_in_their_payload_are_one_event():
         Publish(b"b", b"", 0, 1, [b"3\r\n"]),
         Publish(b"a", b"", 0, 1, [b"4\r\n"]),
     ]
+
+
+def test_acknowledgements_of_one_consumer_are_one_event():
+    said = b"".join(said for said, _ in ACKED[:9])
+
+    (event,) = reader().feed(said)
+
+    assert isinstance(event, Acks)
+    assert event.start == b"$JS.ACK.S.c."
+    assert [int(sequence) for _, sequence in event.found] == list(range(9))
+    assert single([event]) == [event for _, events in ACKED[:9] for event in events]
+    assert reader().feed(said + ACKED[9][0]) == [event, *ACKED[9][1]]
 
 
 def request(reply: bytes, payload: bytes = b"hi") -> bytes:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, cast
 from cluster.machine.commands import Acknowledge
 from cluster.types import QueueId
 
-PREFIX: Final = b"$JS.ACK."
 #: Tokens of the subject, and of its longer form at least.
 TOKENS: Final = 9
 TOKENS_LONG: Final = 11

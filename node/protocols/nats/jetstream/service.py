@@ -12,14 +12,14 @@ from node.broker.publishing import Publisher
 from node.dispatch.in_flight import InFlight
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
-from node.protocols.nats.jetstream import acks, requests
+from node.protocols.nats.jetstream import requests
 from node.protocols.nats.jetstream.api import Api
 from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.settling import Settling
 from node.protocols.nats.jetstream.storing import Storing
-from node.protocols.nats.reader import Publish, Requests
+from node.protocols.nats.reader import ACK, Acks, Publish, Requests
 from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
 
@@ -85,10 +85,15 @@ class JetStream:
         self._storing.take_each(info, messages, connection.in_flight)
         return True
 
+    def acknowledge(self, connection: Connection, acks: Acks) -> bool:
+        """If nobody else is to hear of them; False: nothing was done."""
+        vhost = connection.vhost
+        return not self._subjects.begins(vhost, OWN_TOKEN) and self._settling.take_all(vhost, acks)
+
     def _take(self, vhost: str, message: Publish) -> bool:
         """What is for JetStream itself."""
         subject = message.subject
-        if subject.startswith(acks.PREFIX):
+        if subject.startswith(ACK):
             return self._settling.take(vhost, message)
         if subject.startswith(requests.PREFIX):
             return self._ask(vhost, message)

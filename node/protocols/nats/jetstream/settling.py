@@ -15,13 +15,13 @@ from cluster.machine.catalog import QueueInfo
 from cluster.types import QueueId
 from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, word_of
 from node.protocols.nats.jetstream.post import Inbox, Post
-from node.protocols.nats.reader import Publish
+from node.protocols.nats.reader import ACK, ACKED, Acks, Publish
 
 #: After that whoever waits for a double ack has given up, and what was delivered comes again.
 PATIENCE_S: Final = 30.0
 
 #: Said most of all.
-PLAIN: Final = (b"", b"+ACK")
+PLAIN: Final = (b"", ACKED)
 
 #: A request for more: vhost, stream, consumer, inbox, body.
 Pull = Callable[[str, str, str, bytes, bytes], None]
@@ -58,14 +58,31 @@ class Settling:
             self._say(info, acked, message.reply, payload[message.header_bytes : -2])
         return True
 
-    def _say(self, info: QueueInfo, acked: Acked, reply: bytes, body: bytes) -> None:
-        word, rest = (b"", b"") if body in PLAIN else word_of(body)
-        key = info.queue, acked.consumer
+    def take_all(self, vhost: str, acks: Acks) -> bool:
+        """False: they are of no consumer of a stream that there is."""
+        try:
+            stream, consumer = acks.start[len(ACK) : -1].decode().split(".")
+        except UnicodeDecodeError:
+            return False
+        info = self._cluster.queue_info(vhost, stream)
+        if info is None or info.stream is None:
+            return False
+        sequences = (int(sequence) for _, sequence in acks.found)
+        self._opened(info, consumer).said.done.update(dict.fromkeys(sequences))
+        return True
+
+    def _opened(self, info: QueueInfo, consumer: str) -> _Open:
+        key = info.queue, consumer
         opened = self._open.get(key)
         if opened is None:
             if not self._open:
                 asyncio.get_running_loop().call_soon(self._flush)
             opened = self._open[key] = _Open(info)
+        return opened
+
+    def _say(self, info: QueueInfo, acked: Acked, reply: bytes, body: bytes) -> None:
+        word, rest = (b"", b"") if body in PLAIN else word_of(body)
+        opened = self._opened(info, acked.consumer)
         if not opened.said.add(acked.sequence, word, rest):
             return
         if word == b"+NXT":
