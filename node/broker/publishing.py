@@ -28,6 +28,7 @@ from cluster.machine.admission import EPHEMERAL_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
+from cluster.machine.stream.errors import STORED
 from cluster.types import QueueId
 from node.broker.bodies import Bodies, NewBody, NotTaken, PartedBody, WholeOnly, in_one_piece
 from node.metrics.client_counters import Counts
@@ -56,6 +57,22 @@ class Stored(NamedTuple):
     first: int
     refused: Sequence[tuple[int, int]]
     answers: Mapping[int, tuple[int, int]]
+
+    def each(self, count: int) -> list[tuple[int, int] | None]:
+        """What was answered to each of so many messages; None: it was refused without a word."""
+        refused = {place for first, last in self.refused for place in range(first, last + 1)}
+        sequence = self.first
+        found: list[tuple[int, int] | None] = []
+        for place in range(count):
+            answer = self.answers.get(place)
+            if answer is not None:
+                found.append((answer[0], answer[1]))
+            elif place in refused:
+                found.append(None)
+            else:
+                found.append((STORED, sequence))
+                sequence += 1
+        return found
 
 
 #: Called once instead, for who publishes to a stream and must know. None: the stream is gone.

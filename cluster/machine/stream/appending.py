@@ -27,6 +27,7 @@ from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.publishers import Answer, MessageIds, StreamPublisher, StreamPublishers
 from cluster.machine.stream.retained import Retained
 from cluster.machine.stream.settings import (
+    ASKED_COUNTED,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
@@ -55,6 +56,7 @@ _TYPES: Final[Mapping[int, type[Any]]] = {
     ASKED_LAST_ID: str,
     ASKED_ROLLUP: str,
     ASKED_TTL_MS: int,
+    ASKED_COUNTED: int,
 }
 
 
@@ -109,6 +111,13 @@ class Outcome:
                 self.stored[-1] = (start, last, known)
                 return
         self.stored.append((first, last, sequence))
+
+    def sequence_of(self, place: int) -> int:
+        """-1: nothing was stored there."""
+        for first, last, sequence in self.stored:
+            if first <= place <= last:
+                return sequence + place - first
+        return -1
 
     def reply(self) -> Enqueued:
         answers = dict(self.answers)
@@ -270,7 +279,7 @@ class Appending:
         settings = self.settings
         if batch.asked or batch.large or settings.sealed or settings.retention == "interest":
             return False
-        if settings.republished is not None or settings.mirror is not None:
+        if settings.republished is not None or settings.mirror is not None or settings.counter:
             return False
         if settings.discard_new and not context.decided:
             return False
@@ -346,6 +355,8 @@ class Appending:
         refused = 0
         for place in range(skip, len(batch.sizes)):
             subject, size, asked = batch.message(place)
+            if (ahead := asked.get(ASKED_COUNTED, 0)) < 0:
+                asked = {**asked, ASKED_COUNTED: outcome.sequence_of(place + ahead)}
             answer = None if command.atomic else self._answer(context, subject, size, asked)
             if answer is not None:
                 outcome.answers.append((place, answer))
@@ -460,6 +471,8 @@ class Appending:
             return errors.SEALED, last
         if settings.mirror is not None or not self._takes(subject):
             return errors.WRONG_SUBJECT, last
+        if settings.counter != (ASKED_COUNTED in asked):
+            return errors.NO_INCREMENT if settings.counter else errors.NO_COUNTER, last
         subject = self.kept_as(subject)
         if asked:
             answer = self._objection(subject, asked, last, ahead)
@@ -487,6 +500,12 @@ class Appending:
         if ASKED_LAST_SUBJECT in asked:
             found = retained.subjects.last_matching(asked.get(ASKED_SUBJECT, subject))
             if found != asked[ASKED_LAST_SUBJECT]:
+                return errors.WRONG_LAST_SEQUENCE, found
+        counted: int | None = asked.get(ASKED_COUNTED)
+        # Of a batch that is stored as a whole, so is the message that it is counted from.
+        if counted is not None and (counted >= 0 or ahead is None):
+            found = retained.subjects.last_matching(subject)
+            if found != counted:
                 return errors.WRONG_LAST_SEQUENCE, found
         if asked.get(ASKED_LAST, last) != last:
             return errors.WRONG_LAST_SEQUENCE, last
@@ -526,7 +545,7 @@ class Appending:
     def takes_all(self, count: int, sizes: Iterable[int]) -> bool:
         """Is there surely room for so many more, with nothing to refuse?"""
         settings, retained = self.settings, self.retained
-        if settings.sealed or settings.mirror is not None:
+        if settings.sealed or settings.counter or settings.mirror is not None:
             return False
         if not settings.discard_new:
             return True
@@ -541,6 +560,8 @@ def _objection_within(subject: bytes, asked: Asked, last: int, ahead: _Ahead) ->
     """What speaks against this message of an atomic batch behind those; 0: nothing."""
     if asked.get(ASKED_ID) in ahead.ids:
         return errors.DUPLICATE_IN_A_BATCH
+    if asked.get(ASKED_COUNTED, -1) >= 0 and subject in ahead.subjects:
+        return errors.WRONG_LAST_SEQUENCE
     if ASKED_LAST_ID in asked:
         return errors.NOT_IN_A_BATCH
     if ahead.count and asked.get(ASKED_LAST) == last:

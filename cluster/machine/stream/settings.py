@@ -44,10 +44,19 @@ ASKED_SUBJECT = 5  # bytes: of this subject, not of the message's; may have wild
 ASKED_LAST_ID = 6  # text: the id of the last message that is expected
 ASKED_ROLLUP = 7  # text: "sub" or "all"
 ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` says
+# int: its body is a sum, made of the one in the last message of its subject, whose sequence is
+# this; below 0: of the message so many places before it in the same command
+ASKED_COUNTED = 9
 
 
 #: Fields of configurations that a later machine version brought than streams.
-STREAM_FIELDS_SINCE: Final = {"subject_transform": 5, "republish": 5, "mirror": 5, "sources": 5}
+STREAM_FIELDS_SINCE: Final = {
+    "subject_transform": 5,
+    "republish": 5,
+    "mirror": 5,
+    "sources": 5,
+    "allow_msg_counter": 5,
+}
 CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
 
 
@@ -74,6 +83,7 @@ class StreamSettings:
     message_ttl: bool = False  # messages may have one
     marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
     atomic: bool = False  # it takes batches of which all is stored, or nothing
+    counter: bool = False  # it takes nothing but sums
     transform: Transform | None = None  # of the subjects under which messages are stored
     republished: Transform | None = None  # to which subjects what is stored is published again
     #: Other streams that it follows, by `origin_key`. A mirror takes from nobody else, under the
@@ -137,6 +147,7 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
             None if config.get("mirror") else _ms(config.get("subject_delete_marker_ttl"))
         ),
         atomic=config.get("allow_atomic") is True,
+        counter=config.get("allow_msg_counter") is True,
         transform=_transform(config.get("subject_transform")),
         republished=_transform(config.get("republish")),
         mirror=origin_key(config["mirror"]) if config.get("mirror") else None,

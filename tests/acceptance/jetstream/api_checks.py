@@ -60,6 +60,21 @@ def n2_what_is_no_json(js: Visit) -> None:
         js.is_error(js.ask(f"STREAM.CREATE.{name}", body.encode()), 10025, 400, body)
 
 
+def n2_counter_configurations(js: Visit) -> None:
+    """What does not go with counters, and that a stream is one for ever."""
+    name = js.name()
+    body = {"name": name, "subjects": [name], "allow_msg_counter": True}
+    for more in (
+        {"discard": "new"},
+        {"allow_msg_ttl": True},
+        {"retention": "workqueue"},
+        {"retention": "interest"},
+    ):
+        js.refused(f"STREAM.CREATE.{name}", body | more, 10052, 500)
+    assert js.created(body)["config"]["allow_msg_counter"] is True
+    js.refused(f"STREAM.UPDATE.{name}", body | {"allow_msg_counter": False}, 10052, 500)
+
+
 @needs("pedantic")
 def n2_pedantic(js: Visit) -> None:
     """A pedantic request is refused where another one is set right."""

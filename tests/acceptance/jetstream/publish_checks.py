@@ -255,7 +255,6 @@ def n2_batch_refused(js: Visit) -> None:
     assert js.state(stream)["messages"] == 0
 
 
-@needs("counters")
 def n2_counter(js: Visit) -> None:
     """Each message adds to what its subject counts; the answer carries the sum."""
     stream = js.stream(allow_msg_counter=True)
@@ -264,6 +263,52 @@ def n2_counter(js: Visit) -> None:
     assert js.publish(subject, headers={"Nats-Incr": "-5"})["val"] == "-3"
     (last,) = js.fetch(stream, js.consumer(stream, deliver_policy="last"), 1)
     assert last.json == {"val": "-3"}
+    big = "9" * 60
+    assert js.publish(subject, headers={"Nats-Incr": big})["val"] == str(int(big) - 3)
+    assert js.publish(f"{stream}.m", headers={"Nats-Incr": "0"})["val"] == "0"
+
+
+def n2_counter_of_a_batch(js: Visit) -> None:
+    """Increments of an atomic batch add up."""
+    stream = js.stream(allow_msg_counter=True, allow_atomic=True)
+    js.publish(stream, headers={"Nats-Incr": "1"})
+    for number, incr in ((1, "2"), (2, "3")):
+        about = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(number), "Nats-Incr": incr}
+        if number == 1:
+            js.main.request(stream, b"", about)
+        else:
+            found = js.publish(stream, headers=about | {"Nats-Batch-Commit": "1"})
+            assert (found["seq"], found["count"]) == (3, 2)
+    assert js.publish(stream, headers={"Nats-Incr": "4"})["val"] == "10"
+
+
+def n2_counter_errors(js: Visit) -> None:
+    """What is no increment, or asks for what a counter cannot do."""
+    stream = js.stream(allow_msg_counter=True, allow_rollup_hdrs=True)
+    js.is_error(js.publish(stream), 10169, 400)
+    js.is_error(js.publish(stream, headers={"A": "b"}), 10169, 400)
+    js.is_error(js.publish(stream, b"x", Nats_Incr="1"), 10170, 400)
+    for text in ("x", "1.5", "1e3", "--1", "0x1", "1 2"):
+        js.is_error(js.publish(stream, Nats_Incr=text), 10171, 400)
+    for asked in (
+        {"Nats-Rollup": "sub"},
+        {"Nats-Expected-Last-Sequence": "0"},
+        {"Nats-Expected-Last-Subject-Sequence": "0"},
+        {"Nats-Expected-Stream": stream},
+    ):
+        js.is_error(js.publish(stream, headers={"Nats-Incr": "1", **asked}), 10171, 400)
+    plain = js.stream()
+    js.is_error(js.publish(plain, Nats_Incr="1"), 10168, 400)
+    assert js.state(stream)["messages"] == 0
+
+
+def n2_counter_twice(js: Visit) -> None:
+    """An increment with an id counts once."""
+    stream = js.stream(allow_msg_counter=True)
+    js.publish(stream, Nats_Incr="1", Nats_Msg_Id="one")
+    again = js.publish(stream, Nats_Incr="1", Nats_Msg_Id="one")
+    assert (again["seq"], again["duplicate"]) == (1, True)
+    assert js.publish(stream, Nats_Incr="1")["val"] == "2"
 
 
 @needs("schedules")

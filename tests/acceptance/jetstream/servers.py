@@ -32,7 +32,6 @@ NEEDS = {
         word: f"{what}, which docs/nats.md lists as not there yet"
         for word, what in {
             "audit": "advisories of the API",
-            "counters": "counters",
             "elections": "advisories of leaders",
             "mirrors": "mirrors and sources",
             "pedantic": "pedantic requests",

@@ -1,5 +1,6 @@
 """A stream as plain as can be: one dict of messages, everything found by looking at all of it."""
 
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from typing import Any
 
 from cluster.machine.stream import errors
 from cluster.machine.stream.settings import (
+    ASKED_COUNTED,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
@@ -212,6 +214,8 @@ class Model:
         last = self.next - 1 + len(before)
         if s.subjects and not any(matches(each, subject) for each in s.subjects):
             return errors.WRONG_SUBJECT, last
+        if s.counter != (ASKED_COUNTED in asked):
+            return errors.NO_INCREMENT if s.counter else errors.NO_COUNTER, last
         subject = self.kept_as(subject)
         if ASKED_TTL_MS in asked and not s.message_ttl:
             return errors.NO_TTL, last
@@ -230,6 +234,8 @@ class Model:
         if batch is not None:
             if ASKED_ID in asked and asked[ASKED_ID] in [each.get(ASKED_ID) for *_, each in before]:
                 return errors.DUPLICATE_IN_A_BATCH, last
+            if ASKED_COUNTED in asked and subject in subjects:
+                return errors.WRONG_LAST_SEQUENCE, last
             if ASKED_LAST_ID in asked:
                 return errors.NOT_IN_A_BATCH, last
             if before and asked.get(ASKED_LAST) == last:
@@ -242,6 +248,10 @@ class Model:
             same = [at for at, m in self.messages.items() if matches(pattern, m.subject)]
             if max(same, default=0) != asked[ASKED_LAST_SUBJECT]:
                 return errors.WRONG_LAST_SEQUENCE, max(same, default=0)
+        if ASKED_COUNTED in asked:
+            found = max(self.of(subject), default=0)
+            if asked[ASKED_COUNTED] != found:
+                return errors.WRONG_LAST_SEQUENCE, found
         if asked.get(ASKED_LAST, last) != last:
             return errors.WRONG_LAST_SEQUENCE, last
         if asked.get(ASKED_LAST_ID, self.last_id) != self.last_id:

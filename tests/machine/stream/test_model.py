@@ -1,5 +1,6 @@
 """The stream against one that is as plain as can be, under random commands."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from cluster.machine.commands import Acknowledge, DeleteMessage, Enqueue, Fetch,
 from cluster.machine.replies import Enqueued, Fetched, Ok, Refused
 from cluster.machine.stream import errors
 from cluster.machine.stream.settings import (
+    ASKED_COUNTED,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
@@ -47,6 +49,7 @@ STREAM_SETTINGS: dict[str, Callable[[Random], Any]] = {
     "allow_msg_ttl": lambda _: True,
     "subject_delete_marker_ttl": lambda _: 200 * MS,
     "allow_atomic": lambda _: True,
+    "allow_msg_counter": lambda r: r.random() < 0.3,
     "subject_transform": lambda _: {"src": "c.*", "dest": "d.c.$1"},
 }
 CONSUMER_SETTINGS: dict[str, Callable[[Random], Any]] = {
@@ -67,8 +70,9 @@ def some(random: Random, settings: dict[str, Callable[[Random], Any]], odds: flo
     return {name: make(random) for name, make in settings.items() if random.random() < odds}
 
 
-def last_of(_: Random, model: Model, subject: str) -> int:
-    return max(model.of(subject.encode()), default=0)
+def last_of(_: Random, model: Model, subject: str | bytes) -> int:
+    name = subject if isinstance(subject, bytes) else subject.encode()
+    return max(model.of(name), default=0)
 
 
 VALUES: dict[int, Callable[[Random, Model, str], Any]] = {
@@ -139,6 +143,8 @@ class Both:
             asked: dict[int, Any] = {}
             for key in random.sample(list(VALUES), random.choice([0, 1, 1, 2])) if asks else ():
                 asked[key] = VALUES[key](random, model, subject)
+            if model.settings.counter and random.random() < 0.9:
+                asked[ASKED_COUNTED] = last_of(random, model, model.kept_as(subject.encode()))
             messages.append((subject.encode(), random.randint(0, 5), asked))
         return messages
 

@@ -29,6 +29,7 @@ from cluster.machine.replies import (
 from cluster.machine.stream import errors
 from cluster.machine.stream.leaving import is_marker
 from cluster.machine.stream.settings import (
+    ASKED_COUNTED,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
@@ -414,6 +415,59 @@ def test_an_atomic_batch_that_comes_again_is_answered_as_the_first_time():
     assert whole(s, "a", "b", publisher="p", seqno=1) == Enqueued(1, 2)
     assert whole(s, "a", "a", publisher="p", seqno=3) == refused
     assert s.stored("a") == 3
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+def counted(*behind: int) -> list[dict[int, Any]]:
+    return [{ASKED_COUNTED: each} for each in behind]
+
+
+def test_a_sum_is_stored_only_behind_the_message_that_it_was_made_from():
+    s = Streams(allow_msg_counter=True)
+
+    assert s.stored("a", "b", "a", "a", asked=counted(0, 0, -2, -1)) == 1
+    assert s.answers("a", "a", asked=counted(3, -1)) == {
+        0: [errors.WRONG_LAST_SEQUENCE, 4],
+        1: [errors.WRONG_LAST_SEQUENCE, 4],
+    }
+    assert s.stored("b", asked=counted(2)) == 5
+    assert s.held() == {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
+
+
+def test_nothing_is_counted_behind_a_duplicate():
+    s = Streams(allow_msg_counter=True)
+    s.stored("a", asked={ASKED_COUNTED: 0, ASKED_ID: "x"})
+
+    again = [{ASKED_COUNTED: 1, ASKED_ID: "x"}, {ASKED_COUNTED: -1}]
+    assert s.answers("a", "a", asked=again) == {
+        0: [errors.DUPLICATE, 1],
+        1: [errors.WRONG_LAST_SEQUENCE, 1],
+    }
+
+
+def test_a_counter_takes_nothing_else_and_nobody_else_takes_sums():
+    s = Streams(allow_msg_counter=True)
+    assert s.answers("a", "b", asked=[None, {ASKED_ID: "x"}]) == {
+        0: [errors.NO_INCREMENT, 0],
+        1: [errors.NO_INCREMENT, 0],
+    }
+    assert not s.stream.takes_all(1, [1])
+
+    plain = Streams()
+    assert plain.answers("a", asked={ASKED_COUNTED: 0}) == {0: [errors.NO_COUNTER, 0]}
+
+
+def test_sums_of_an_atomic_batch_are_stored_behind_each_other():
+    s = Streams(allow_msg_counter=True, allow_atomic=True)
+    s.stored("a", asked={ASKED_COUNTED: 0})
+
+    wrong = {place: [errors.WRONG_LAST_SEQUENCE, number] for place, number in ((0, 1), (1, 1))}
+    assert whole(s, "a", "a", asked=counted(0, -1)).answers == wrong
+    wrong = {place: [errors.WRONG_LAST_SEQUENCE, 2] for place in (0, 1)}
+    assert whole(s, "a", "a", asked=counted(1, 1)).answers == wrong
+    assert whole(s, "a", "a", asked=counted(1, -1)) == Enqueued(2, 2)
 
 
 # --- as a queue of its group ----------------------------------------------------------------------

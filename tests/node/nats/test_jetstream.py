@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import nats
+import nats.errors
 import pytest
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -257,6 +258,46 @@ class TestTransforms:
 
         assert await tried(subject_transform={"src": "s.*", "dest": "t.$2"}) == 10156
         assert await tried(republish={"src": "s.*", "dest": "s.$1"}) == 10052
+
+
+class TestCounters:
+    async def test_increments_at_all_nodes_add_up_and_each_is_told_its_sum(
+        self, contexts: list[JetStreamContext]
+    ):
+        """Also while another node begins to lead the stream."""
+        await add_stream(contexts[0], "S", "s.*", allow_msg_counter=True)
+
+        async def adds(js: JetStreamContext, subject: str, incr: int) -> int:
+            header = {"Nats-Incr": f"{incr:+}"}
+            answer = await js._nc.request(subject, headers=header, timeout=WAIT_S)
+            return int(json.loads(answer.data)["val"])
+
+        jobs = [adds(js, "s.a", 1) for js in contexts for _ in range(40)]
+        sums, *_ = await asyncio.gather(
+            asyncio.gather(*jobs),
+            asyncio.gather(*[adds(js, "s.b", -(10**30)) for js in contexts]),
+            api(contexts[1], "STREAM.LEADER.STEPDOWN.S"),
+        )
+
+        assert sorted(sums) == list(range(1, 121))
+        assert json.loads((await contexts[2].get_last_msg("S", "s.a")).data or b"") == {
+            "val": "120"
+        }
+        last = await contexts[1].get_last_msg("S", "s.b")
+        assert json.loads(last.data or b"") == {"val": str(-3 * 10**30)}
+        assert last.headers == {"Nats-Incr": str(-(10**30))}
+
+    async def test_what_a_counter_cannot_go_on_from_is_told(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await add_stream(js, "S", "s", allow_msg_counter=True)
+
+        async def added(text: str) -> dict[str, Any]:
+            answer = await js._nc.request("s", headers={"Nats-Incr": text}, timeout=WAIT_S)
+            return json.loads(answer.data)
+
+        assert (await added("9" * 4_000))["seq"] == 1
+        assert (await added("1"))["error"]["err_code"] == 10054
+        assert (await added("-1"))["val"] == "9" * 3_999 + "8"
 
 
 class TestPriorityGroups:

@@ -40,6 +40,7 @@ class Member(NamedTuple):
     header: bytes | None
     attrs: dict[int, Any]
     size_bytes: int
+    increment: int | None = None  # of a counter
 
 
 class Abandoned(NamedTuple):

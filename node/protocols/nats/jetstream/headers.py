@@ -31,7 +31,6 @@ TTL_NS_MIN: Final = NS_PER_S
 
 #: What is asked with these is not built yet.
 _MISSING: Final = {
-    b"Nats-Incr": 10168,
     b"Nats-Schedule": 10188,
     b"Nats-Schedule-Target": 10188,
 }
@@ -50,6 +49,7 @@ class Asked(NamedTuple):
 
     attrs: dict[int, Any] | None = None  # the map for `ATTR_ASKED`
     part: Part | None = None  # of an atomic batch
+    increment: bytes | None = None  # of a counter, as it is written
 
 
 NOTHING: Final = Asked()
@@ -94,7 +94,7 @@ def asked(block: bytes) -> Asked:
     ttl = given.get(b"Nats-TTL")
     if ttl:
         found[ASKED_TTL_MS] = _ttl_ms(ttl.decode(errors="replace"))
-    return Asked(found or None, part)
+    return Asked(found or None, part, given.get(b"Nats-Incr") or None)
 
 
 def _part(given: dict[bytes, bytes]) -> Part | None:

@@ -14,6 +14,7 @@ from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
 from node.protocols.nats.jetstream import requests
 from node.protocols.nats.jetstream.api import Api
+from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
@@ -51,7 +52,8 @@ class JetStream:
         self.leading = Leading(cluster, post, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
         self.cursors = Cursors(cluster, peer_rpc, self.leading)
-        self._storing = Storing(publisher, ingress, post)
+        counting = Counting(cluster, peer_rpc, publisher, tasks)
+        self._storing = Storing(publisher, counting, ingress, post, tasks)
         self._storing.on_abandoned = self.leading.tell_abandoned
         self._settling = Settling(cluster, post, self.api.pull)
         subjects.on_interest = self.leading.interest

@@ -15,6 +15,8 @@ from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT
 from cluster.machine.stream.errors import (
     DUPLICATE,
     NO_BATCHES,
+    NO_COUNTER,
+    NO_INCREMENT,
     NO_ROLLUP,
     NO_ROOM,
     NOT_IN_A_BATCH,
@@ -22,20 +24,38 @@ from cluster.machine.stream.errors import (
     WRONG_LAST_ID,
     WRONG_LAST_SEQUENCE,
 )
-from cluster.machine.stream.settings import ASKED_LAST_ID
+from cluster.machine.stream.settings import (
+    ASKED_LAST,
+    ASKED_LAST_ID,
+    ASKED_LAST_SUBJECT,
+    ASKED_ROLLUP,
+    ASKED_STREAM,
+)
 from node.broker.ingress import Ingress
 from node.broker.publishing import Publisher, Stored
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
 from node.errors import Refused
 from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part
+from node.protocols.nats.jetstream.counting import (
+    INVALID,
+    UNAVAILABLE,
+    Counted,
+    Counting,
+    increment_of,
+)
 from node.protocols.nats.jetstream.errors import ApiError, known
-from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, FIRST_LINE, asked
+from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, FIRST_LINE, Asked, asked
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.reader import Publish, Requests
+from node.tasks import Tasks
 
 #: How a reply subject ends by which flow is controlled of a kind of batch that is not there yet.
 FAST_BATCH: Final = b".$FI"
 
+#: What an increment cannot ask for.
+_NOT_OF_COUNTERS: Final = frozenset(
+    {ASKED_STREAM, ASKED_LAST, ASKED_LAST_SUBJECT, ASKED_LAST_ID, ASKED_ROLLUP}
+)
 #: By the number that comes with it.
 _NO_ROOM_TEXTS: Final = (
     "maximum messages exceeded",
@@ -47,7 +67,16 @@ _NO_ROOM_TEXTS: Final = (
 class _Batch:
     """For one stream, of one connection."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "publisher", "replies", "same", "size_bytes")
+    __slots__ = (
+        "attrs",
+        "bodies",
+        "increments",
+        "info",
+        "metas",
+        "publisher",
+        "replies",
+        "size_bytes",
+    )
 
     def __init__(self, info: QueueInfo, publisher: InFlight | None) -> None:
         self.info = info
@@ -57,6 +86,7 @@ class _Batch:
         self.attrs: list[dict[int, Any]] = []
         self.replies: list[bytes] = []
         self.size_bytes = 0
+        self.increments: list[tuple[Member, bytes]] = []  # each with its reply
 
     def add_plain(self, subject: bytes, count: int, size: int) -> None:
         """What goes with bodies that have no headers."""
@@ -68,10 +98,14 @@ class _Batch:
 class Storing:
     """One a node."""
 
-    def __init__(self, publisher: Publisher, ingress: Ingress, post: Post) -> None:
+    def __init__(
+        self, publisher: Publisher, counting: Counting, ingress: Ingress, post: Post, tasks: Tasks
+    ) -> None:
         self._publisher = publisher
+        self._counting = counting
         self._ingress = ingress
         self._post = post
+        self._tasks = tasks
         self._batches: dict[tuple[Any, InFlight | None], _Batch] = {}
         self._atomic = Batches()
         self._timer: asyncio.TimerHandle | None = None
@@ -128,6 +162,8 @@ class Storing:
             if header_bytes > BLOCK_BYTES_MAX:
                 raise known(10097)
             found = asked(header)
+            body = payload[header_bytes:-2]
+            increment = _increment(batch.info, found, body)
         except ApiError as error:
             self._refuse(batch.info, reply, error)
             return
@@ -135,11 +171,13 @@ class Storing:
             attrs[ATTR_ASKED] = found.attrs
         # What is no block would be taken for AMQP's properties, and is shown to nobody.
         meta = header if header.startswith(FIRST_LINE) else None
-        member = Member(
-            payload[header_bytes:-2], meta, attrs, size + len(subject) + MESSAGE_OVERHEAD_BYTES
-        )
+        size_bytes = size + len(subject) + MESSAGE_OVERHEAD_BYTES
+        member = Member(body, meta, attrs, size_bytes, increment)
         if found.part is not None:
             self._add_to_atomic(batch, found.part, member, reply)
+            return
+        if increment is not None:
+            batch.increments.append((member, reply))
             return
         batch.bodies.append(member.body)
         batch.metas.append(meta)
@@ -154,6 +192,8 @@ class Storing:
         try:
             if not (info.stream or {}).get("allow_atomic"):
                 raise known(NO_BATCHES)
+            if member.increment is None and (info.stream or {}).get("allow_msg_counter"):
+                raise known(NO_INCREMENT)
             now_s = asyncio.get_running_loop().time()
             members = self._atomic.add(info.queue, part, member, now_s)
             for each in members or ():
@@ -176,6 +216,10 @@ class Storing:
         size_bytes = sum(each.size_bytes for each in members)
         if publisher is not None:
             publisher.add(size_bytes)
+        if (info.stream or {}).get("allow_msg_counter"):
+            work = self._count_whole(batch, part.id, members, size_bytes, reply)
+            self._tasks.start(work, name="jetstream_counted")
+            return
 
         def stored(what: Stored | None) -> None:
             if publisher is not None:
@@ -231,6 +275,8 @@ class Storing:
             self._publish(batch)
 
     def _publish(self, batch: _Batch) -> None:
+        if batch.increments:
+            self._tasks.start(self._count(batch, batch.increments), name="jetstream_counted")
         if not batch.bodies:
             return
         first, firm = batch.metas[0], batch.attrs[0]
@@ -260,6 +306,44 @@ class Storing:
         bodies = _answers(name, len(batch.replies), stored)
         self._post.answer_each(batch.info.vhost, batch.replies, bodies)
 
+    async def _count(self, batch: _Batch, increments: list[tuple[Member, bytes]]) -> None:
+        members = [member for member, _ in increments]
+        size_bytes = sum(each.size_bytes for each in members)
+        counted = await self._counted(batch, members, size_bytes)
+        if counted is None:
+            return
+        name = json_of(batch.info.name)
+        for (_, reply), (code, number, total) in zip(increments, counted, strict=True):
+            body = _answered(name, code, number)
+            if code == STORED:
+                body = b'%b,"val":"%d"}' % (body[:-1], total)
+            self._post.send(Inbox(batch.info.vhost, reply), body)
+
+    async def _count_whole(
+        self, batch: _Batch, id_: str, members: list[Member], size_bytes: int, reply: bytes
+    ) -> None:
+        counted = await self._counted(batch, members, size_bytes, atomic=True)
+        if counted is None:
+            return
+        code, number, _ = counted[0]
+        stored = Stored(number, (), {} if code == STORED else {0: (code, number)})
+        body = _answered_whole(json_of(batch.info.name), id_, len(members), stored)
+        self._post.send(Inbox(batch.info.vhost, reply), body)
+
+    async def _counted(
+        self, batch: _Batch, members: list[Member], size_bytes: int, *, atomic: bool = False
+    ) -> list[Counted] | None:
+        """None: nobody is told."""
+        info, publisher = batch.info, batch.publisher
+        if publisher is not None and not atomic:
+            publisher.add(size_bytes)
+        try:
+            counted = await self._counting.add(info, members, atomic=atomic)
+        finally:
+            if publisher is not None:
+                publisher.done(size_bytes)
+        return None if (info.stream or {}).get("no_ack") else counted
+
     def _refuse(self, info: QueueInfo, reply: bytes, error: ApiError) -> None:
         if reply:
             self._post.send(Inbox(info.vhost, reply), _refused(json_of(info.name), error))
@@ -269,19 +353,24 @@ def _answers(name: bytes, count: int, stored: Stored) -> list[bytes]:
     if not stored.answers and not stored.refused:
         form = b'{"stream":%b,"seq":%%d}' % name.replace(b"%", b"%%")
         return [form % sequence for sequence in range(stored.first, stored.first + count)]
-    refused = {place for first, last in stored.refused for place in range(first, last + 1)}
-    sequence = stored.first
-    bodies: list[bytes] = []
-    for place in range(count):
-        answer = stored.answers.get(place)
-        if answer is not None:
-            bodies.append(_answered(name, *answer))
-        elif place in refused:
-            bodies.append(_refused(name, known(10008)))
-        else:
-            bodies.append(_answered(name, STORED, sequence))
-            sequence += 1
-    return bodies
+    return [
+        _refused(name, known(UNAVAILABLE)) if answer is None else _answered(name, *answer)
+        for answer in stored.each(count)
+    ]
+
+
+def _increment(info: QueueInfo, found: Asked, body: bytes) -> int | None:
+    """ApiError: there is one, and it cannot be."""
+    if found.increment is None:
+        return None
+    increment = increment_of(found.increment)
+    if not (info.stream or {}).get("allow_msg_counter"):
+        raise known(NO_COUNTER)
+    if body:
+        raise known(10170)
+    if not _NOT_OF_COUNTERS.isdisjoint(found.attrs or ()):
+        raise known(INVALID)
+    return increment
 
 
 def _answered(name: bytes, code: int, number: int) -> bytes:
@@ -296,7 +385,7 @@ def _answered_whole(name: bytes, batch: str, count: int, stored: Stored) -> byte
     """Of an atomic batch."""
     code, number = stored.answers.get(0, (STORED, stored.first))
     if code > 0 or stored.refused:
-        return _refused(name, _error(code, number) if code > 0 else known(10008))
+        return _refused(name, _error(code, number) if code > 0 else known(UNAVAILABLE))
     last = number + count - 1 if number else 0
     return b'{"stream":%b,"seq":%d,"batch":%b,"count":%d}' % (name, last, json_of(batch), count)
 

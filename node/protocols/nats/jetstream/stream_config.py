@@ -55,12 +55,12 @@ _FLAGS: Final = (
     "allow_msg_ttl",
     "allow_atomic",
     "allow_batched",
+    "allow_msg_counter",
 )
 #: What is of no effect may be said, all else of these is refused.
 _MISSING: Final = (
     "mirror",
     "sources",
-    "allow_msg_counter",
     "allow_msg_schedules",
 )
 #: What stands for any token, in a destination.
@@ -235,6 +235,13 @@ def _spans(given: Mapping[str, Any], config: Config) -> None:
 
 
 def _check(config: Config) -> None:
+    if config["allow_msg_counter"]:
+        if config["discard"] == "new":
+            raise invalid_stream("counter stream cannot use discard new")
+        if config["allow_msg_ttl"]:
+            raise invalid_stream("counter stream cannot use message TTLs")
+        if config["retention"] != "limits":
+            raise invalid_stream("counter stream can only use limits retention")
     if config["deny_purge"] and config["allow_rollup_hdrs"]:
         raise invalid_stream("roll-ups require the purge permission")
     if config["discard_new_per_subject"]:
@@ -264,6 +271,8 @@ def changed(old: Config, new: Config) -> Config:
     for flag, what in (("deny_delete", "deny message deletes"), ("deny_purge", "deny purge")):
         if old[flag] and not new[flag]:
             raise invalid_stream(f"stream configuration update can not cancel {what}")
+    if old.get("allow_msg_counter", False) != new["allow_msg_counter"]:
+        raise fixed("message counter setting")
     if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
         raise invalid_stream("message TTL status can not be disabled")
     kept = {name: old[name] for name in ("first_seq", CREATED) if name in old}
@@ -290,6 +299,15 @@ _ALWAYS: Final = frozenset(
         *_CHOICES,
         "max_age",
         "consumer_limits",
-        *(set(_FLAGS) - {"no_ack", "discard_new_per_subject", "allow_atomic", "allow_batched"}),
+        *(
+            set(_FLAGS)
+            - {
+                "no_ack",
+                "discard_new_per_subject",
+                "allow_atomic",
+                "allow_batched",
+                "allow_msg_counter",
+            }
+        ),
     )
 )
