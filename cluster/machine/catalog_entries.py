@@ -31,6 +31,8 @@ HASHING_ALGORITHMS = ("scrypt", "rabbit_password_hashing_sha256", "rabbit_passwo
 PROTECTED = "protected_from_deletion"
 #: Of a parameter: who put it, as whom it acts in this cluster.
 USER = "user"
+#: Of a user: public keys, by which NATS's clients log in.
+NKEYS = "nkeys"
 
 _REQUIRED: Any = object()
 _LEFT_OUT: Any = object()
@@ -119,7 +121,9 @@ _KINDS: dict[str, _EntryKind] = {
             "password_hash": _Field(text(empty=True, bytes_max=PASSWORD_HASH_BYTES_MAX), ""),
             "hashing_algorithm": _Field(one_of(*HASHING_ALGORITHMS), HASHING_ALGORITHMS[0]),
             "tags": _Field(_texts, ()),
+            NKEYS: _Field(_texts, _LEFT_OUT),
         },
+        since={NKEYS: 5},
     ),
     "permissions": _EntryKind(
         ("user", "vhost"), dict.fromkeys(("configure", "write", "read"), _Field(regex))

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import structlog
 
 from cluster.machine import replies as codes
+from cluster.machine.catalog_entries import NKEYS
 from node.access.login_delay import LoginDelay
 from node.access.password_checks import PasswordChecks
 from node.access.permissions import Access, HasCatalog
@@ -148,6 +149,18 @@ class Auth:
             raise self._refusal(AccessRefused(f"user '{name}' - is not known"))
         self.attempts.count(name, address, protocol, right=True)
         return user
+
+    async def owner(self, nkey: str, *, loopback: bool, address: str, protocol: Protocol) -> User:
+        """Who proved to have this key. Raises as `login` does."""
+        await self._ready()
+        users = self._node.catalog_machine.entries("users")
+        for (name,), entry in users.items():
+            if nkey in entry.get(NKEYS, ()):
+                return await self.certified(
+                    name, loopback=loopback, address=address, protocol=protocol
+                )
+        self._failed(nkey, address, protocol)
+        raise self._refusal(AccessRefused(f"nkey '{nkey}' is nobody's"))
 
     async def _let_in(self, name: str, *, loopback: bool, address: str, protocol: Protocol) -> None:
         if name in self._loopback_users and not loopback:

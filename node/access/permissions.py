@@ -33,6 +33,7 @@ class AdminTables(Protocol):
     """
 
     def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+    def entries(self, table: str) -> Mapping[tuple[str, ...], Mapping[str, Any]]: ...
 
 
 class HasCatalog(Protocol):

@@ -166,7 +166,9 @@ class ImportPlan:
             case "vhosts":
                 return [vhost_step(self._catalog, item.text("name"), item)]
             case "users":
-                return user_steps(item.text("name"), item, self._hashing)
+                name = item.text("name")
+                known = self._catalog.entry("users", (name,))
+                return user_steps(name, item, self._hashing, known)
             case "permissions":
                 return [permission_step(item.text("user"), item.text("vhost"), item)]
             case "topic_permissions":

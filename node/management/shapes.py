@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import cbor2
 
-from cluster.machine.catalog_entries import PROTECTED
+from cluster.machine.catalog_entries import NKEYS, PROTECTED
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
 from node.management.facts import COUNTED, QueueFacts
 
@@ -125,6 +125,7 @@ def user(name: str, entry: Mapping[str, Any], limits: Mapping[str, Any] | None) 
         "hashing_algorithm": entry["hashing_algorithm"],
         "tags": list(entry["tags"]),
         "limits": dict(limits or {}),
+        **({NKEYS: list(entry[NKEYS])} if entry.get(NKEYS) else {}),
     }
 
 

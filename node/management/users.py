@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
+from cluster.machine.catalog_entries import NKEYS
 from cluster.machine.commands import DropEntry, PutEntry
+from node.access.nkeys import wrong_nkey
 from node.access.passwords import RABBIT_SHA256, Hashing, hash_password, wrong_hash
 from node.access.patterns import check_pattern
 from node.management import shapes
@@ -53,15 +56,24 @@ async def put(call: Call) -> Response:
 async def put_user(call: Call, name: str, body: Body) -> int:
     """1: it is new."""
     hashing = call.services.settings.auth.password_hashing
-    user, *limits = await asyncio.to_thread(user_steps, name, body, hashing)
+    known = call.catalog.entry("users", (name,))
+    user, *limits = await asyncio.to_thread(user_steps, name, body, hashing, known)
+    for nkey in user.value.get(NKEYS, ()):
+        owner = next((each["name"] for each in users(call) if nkey in each.get(NKEYS, ())), name)
+        if owner != name:
+            raise bad_request(f"the nkey {nkey} is that of user '{owner}'")
     made = await call.change(user)
     for step in limits:
         await call.change(step)
     return made
 
 
-def user_steps(name: str, body: Body, hashing: Hashing) -> list[PutEntry]:
-    """Without a password and without a hash nobody logs in by one. Hashing takes its time."""
+def user_steps(
+    name: str, body: Body, hashing: Hashing, known: Mapping[str, Any] | None
+) -> list[PutEntry]:
+    """Without a password and without a hash nobody logs in by one; `known`: the user as it is, who
+    keeps its keys if nothing is said of them. Hashing takes its time.
+    """
     if "tags" not in body:
         raise bad_request("tags_not_present")
     kept, algorithm = "", RABBIT_SHA256
@@ -74,6 +86,13 @@ def user_steps(name: str, body: Body, hashing: Hashing) -> list[PutEntry]:
     elif body.text("password", ""):
         kept, algorithm = hash_password(body.text("password"), hashing=hashing)
     value = {"password_hash": kept, "hashing_algorithm": algorithm, "tags": body.words("tags")}
+    nkeys = body.words(NKEYS) if NKEYS in body else list((known or {}).get(NKEYS, ()))
+    for nkey in nkeys:
+        wrong = wrong_nkey(nkey)
+        if wrong is not None:
+            raise bad_request(wrong)
+    if nkeys:
+        value[NKEYS] = nkeys
     limits = body.mapping("limits", {})
     return [
         PutEntry("users", (name,), value),

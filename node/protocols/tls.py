@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import structlog
 from cryptography import x509
@@ -141,6 +141,20 @@ def server_context(settings: TlsSettings, verify: ssl.VerifyMode) -> ssl.SSLCont
         context.load_verify_locations(settings.client_ca)
         context.verify_mode = verify
     return context
+
+
+def certificate_user(transport: asyncio.Transport) -> str | None:
+    """The common name of the client's certificate, if it has shown one."""
+    found: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = None if found is None else found.getpeercert()
+    if not certificate:
+        return None
+    subject = cast("tuple[tuple[tuple[str, Any], ...], ...]", certificate.get("subject", ()))
+    for part in subject:
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return None
 
 
 def stamp_of(paths: tuple[str, ...]) -> Stamp:

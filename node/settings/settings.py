@@ -97,6 +97,10 @@ class Settings(BaseSettings):
         description="Where they connect and go over to TLS, certificates as for `amqps`; needs "
         "`tls.client_cert` and its key.",
     )
+    nats_tls_first: bool = Field(
+        default=False,
+        description="At `nats_tls`, TLS begins before INFO: clients need their `handshake_first`.",
+    )
     nats_advertise: Address | None = Field(
         default=None, description="Address that NATS clients are told, if `nats` is not it."
     )

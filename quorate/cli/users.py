@@ -55,6 +55,7 @@ def user_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -
             "tags": user["tags"],
             "password": bool(user["password_hash"]),
             "limits": user["limits"],
+            **({"nkeys": user["nkeys"]} if user.get("nkeys") else {}),
         }
         for user in users
     ]
@@ -150,6 +151,29 @@ def user_tags(
     with_api(url, change, timeout=timeout, missing=_missing(user))
     words = f"user {user}: " + (f"tags {', '.join(tags)}" if tags else "no tags")
     return done(as_json, words, user=user, tags=tags or [])
+
+
+@user_app.command("nkeys")
+def user_nkeys(
+    user: Name,
+    nkeys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NKEY]...", help="Public keys, U...; none: it has none."),
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Set the public keys of a user: NATS's clients log in by the seed of one of them."""
+
+    async def change(api: Management) -> None:
+        known = await api.get("users", user)
+        kept = {name: known[name] for name in ("password_hash", "hashing_algorithm", "tags")}
+        await api.put("users", user, body={**kept, "nkeys": nkeys or []})
+
+    with_api(url, change, timeout=timeout, missing=_missing(user))
+    words = f"user {user}: " + (f"nkeys {', '.join(nkeys)}" if nkeys else "no nkeys")
+    return done(as_json, words, user=user, nkeys=nkeys or [])
 
 
 # --- permissions ----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Users, virtual hosts, policies, routing and clients by command, against a real node."""
 
+# pyright: basic
 from __future__ import annotations
 
 import io
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pika.exceptions
 import pytest
 import structlog
 
@@ -85,6 +87,8 @@ def test_a_user_is_made_changed_and_deleted(capsys: Output, monkeypatch: pytest.
     assert run(["user", "password", "ann"]) == 0
     assert run([*as_user(monkeypatch, "ann"), "connection", "list"]) == 1
     assert "login_refused" in capsys.readouterr().err
+    nkey = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
+    assert run(["user", "nkeys", "ann", nkey]) == 0
     assert run(["user", "tags", "ann", "management", "policymaker"]) == 0
     assert run([*as_user(monkeypatch, "ann", "other"), "connection", "list"]) == 0
 
@@ -94,7 +98,10 @@ def test_a_user_is_made_changed_and_deleted(capsys: Output, monkeypatch: pytest.
         "tags": ["management", "policymaker"],
         "password": True,
         "limits": {},
+        "nkeys": [nkey],
     }
+    assert run(["user", "nkeys", "ann", "UA"]) == 1
+    assert "no public nkey" in capsys.readouterr().err
     assert run(["user", "delete", "ann", "--yes"]) == 0
     assert "ann" not in {row["name"] for row in rows_of(capsys, "user", "list")}
 
@@ -279,8 +286,8 @@ def test_clients_are_listed_and_a_connection_is_closed(
     [found] = rows_of(capsys, "channel", "list", "--vhost", "/")
     assert (found["consumer_count"], found["confirm"]) == (2, True)
     peer = connection["name"].partition(" -> ")[0]
-    for command in ("connection list", "channel list", "consumer list"):
-        assert run(command.split()) == 0
+    for what in ("connection", "channel", "consumer"):
+        assert run([what, "list"]) == 0
         assert peer in capsys.readouterr().out
     assert run(["consumer", "list", "--vhost", "/"]) == 0
     first, second = (line for line in capsys.readouterr().out.splitlines() if "sac" in line)

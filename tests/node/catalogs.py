@@ -12,7 +12,7 @@ class Tables:
     """Entries are replaced, never changed."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
+        self.all: dict[tuple[str, tuple[str, ...]], Mapping[str, Any]] = {}
 
     @property
     def catalog_machine(self) -> Tables:
@@ -20,17 +20,20 @@ class Tables:
         return self
 
     def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None:
-        return self.entries.get((table, key))
+        return self.all.get((table, key))
+
+    def entries(self, table: str) -> dict[tuple[str, ...], Mapping[str, Any]]:
+        return {key: entry for (of, key), entry in self.all.items() if of == table}
 
     def put(self, table: str, *key: str, **value: Any) -> None:
-        self.entries[table, key] = {name.replace("_", "-"): each for name, each in value.items()}
+        self.all[table, key] = {name.replace("_", "-"): each for name, each in value.items()}
 
     def drop(self, table: str, *key: str) -> None:
-        del self.entries[table, key]
+        del self.all[table, key]
 
     def user(self, name: str, password: str, *tags: str) -> None:
         kept, algorithm = hash_password(password)
-        self.entries["users", (name,)] = {
+        self.all["users", (name,)] = {
             "password_hash": kept,
             "hashing_algorithm": algorithm,
             "tags": list(tags),

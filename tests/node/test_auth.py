@@ -76,12 +76,12 @@ async def test_a_wrong_password_and_an_unknown_user_are_told_the_same(auth: Auth
 async def test_what_is_wrong_costs_one_scrypt_for_whomever(
     auth: Auth, tables: Tables, checks: Checks
 ):
-    tables.entries["users", ("old",)] = {
+    tables.all["users", ("old",)] = {
         "password_hash": DOCUMENTED,
         "hashing_algorithm": SHA256,
         "tags": [],
     }
-    tables.entries["users", ("certificate",)] = {
+    tables.all["users", ("certificate",)] = {
         "password_hash": "",
         "hashing_algorithm": "scrypt",
         "tags": [],
@@ -95,7 +95,7 @@ async def test_what_is_wrong_costs_one_scrypt_for_whomever(
 
 
 async def test_an_empty_hash_has_no_password_not_even_the_empty_one(auth: Auth, tables: Tables):
-    tables.entries["users", ("certificate",)] = {
+    tables.all["users", ("certificate",)] = {
         "password_hash": "",
         "hashing_algorithm": "scrypt",
         "tags": [],
@@ -217,7 +217,7 @@ def test_one_client_with_an_old_password_slows_no_others_of_its_address():
     delay = login_delay.LoginDelay()
     for _ in range(500):
         delay.wrong("app", "192.0.2.1")
-    waits = delay._sprays
+    waits = delay._sprays  # pyright: ignore[reportPrivateUsage]
     assert waits.reserve(login_delay.network_of("192.0.2.1"), 0.0) == 0.0
 
 

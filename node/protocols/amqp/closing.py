@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from typing import Any, Final, cast
+from typing import Final
 
 from pamqp import commands
 
@@ -70,17 +69,3 @@ async def remove_queue(broker: Broker, vhost: str, name: str, owner: str) -> Non
         if loop.time() >= deadline:
             return
         await asyncio.sleep(RETRY_S)
-
-
-def certificate_user(transport: asyncio.Transport) -> str | None:
-    """The common name of the client's certificate, if it has shown one."""
-    found: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    certificate = None if found is None else found.getpeercert()
-    if not certificate:
-        return None
-    subject = cast("tuple[tuple[tuple[str, Any], ...], ...]", certificate.get("subject", ()))
-    for part in subject:
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
-    return None

@@ -44,6 +44,7 @@ from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.services import AmqpServices
 from node.protocols.amqp.writer import HEARTBEAT
 from node.protocols.ends import LOCAL, LOCAL_ENDS, Ends
+from node.protocols.tls import certificate_user
 
 #: Over this, what was written leaves at once; and no more than about as much waits in the
 #: transport, which does not say how much of it was sent.
@@ -295,7 +296,7 @@ class AmqpConnection(asyncio.Protocol):
         self.ends = Ends.of(transport) if self._local_user is None else LOCAL_ENDS
         self.name = str(self.ends) if self._local_user is None else f"{LOCAL} {self.id}"
         self.wire = Wire(transport, buffer_bytes_max=settings.limits.deliver_buffer_bytes_max)
-        user = self._local_user or closing.certificate_user(transport)
+        user = self._local_user or certificate_user(transport)
         self.opening = Opening(self, self._home, user)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(

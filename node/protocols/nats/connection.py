@@ -7,6 +7,7 @@ cut off; publishers are slowed down before that.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -18,6 +19,7 @@ import structlog
 from cluster.machine.replies import NO_VHOST
 from cluster.read_slices import ReadSlices
 from node.access.auth import Auth, User
+from node.access.nkeys import is_signed
 from node.access.permissions import Access, Answers
 from node.clients.clients import TOO_MANY, Clients
 from node.dispatch.in_flight import InFlight
@@ -43,7 +45,9 @@ from node.protocols.nats.reader import (
     Unsubscribe,
     plain_messages,
 )
+from node.protocols.nats.replying import OF_DELIVERIES, OF_REQUESTS, Replies
 from node.protocols.nats.subjects import Subjects
+from node.protocols.tls import certificate_user
 from node.tasks import Tasks
 
 #: Over this, what was written leaves at once.
@@ -84,6 +88,7 @@ TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"
 
 #: Options of CONNECT that say who somebody is.
 CREDENTIALS: Final = ("user", "pass", "auth_token", "nkey", "sig", "jwt")
+NONCE_BYTES: Final = 11
 
 #: And what it is.
 ABOUT: Final = ("name", "lang", "version")
@@ -169,6 +174,7 @@ class NatsConnection(asyncio.Protocol):
         self.origin = origin
         self.ends: Ends
         self.address = ""  # of the client
+        self.nonce = secrets.token_urlsafe(NONCE_BYTES)  # for who has a key to sign it
         self.about: dict[str, str] = {}  # what the client says of itself
         self.counters = NatsCounters()
         self.user_name = ""
@@ -187,6 +193,7 @@ class NatsConnection(asyncio.Protocol):
         self._access: Access
         self._writable: Answers  # in this turn
         self._readable: Answers | None = None  # in this turn, if it was asked
+        self._replies = Replies()
         self._verbose = self._pedantic = self._echo = True
         self._headers = self._no_responders = self._takes_info = False
         self._pinged = False  # the client has: some cannot read INFO before the first PONG
@@ -390,26 +397,50 @@ class NatsConnection(asyncio.Protocol):
         refusal = self._take_options(connect)
         if refusal is not None:
             return refusal
-        match connect.options:
-            case {"user": str(name), "pass": str(password)}:
-                pass
-            case {"auth_token": str(token)}:
-                name, _, password = token.partition(":")
-            case options if any(options.get(each) for each in CREDENTIALS):
-                return UNAUTHORIZED
-            case _:
-                return await self._admit_guest()
+        origin = self.origin
+        with_tls = origin.tls and not origin.websocket
+        certified = certificate_user(self._transport) if with_tls else None
+        try:
+            match connect.options:
+                case {"user": str(name), "pass": str(password)}:
+                    return await self._admit_named(name, password)
+                case {"auth_token": str(token)}:
+                    name, _, password = token.partition(":")
+                    return await self._admit_named(name, password)
+                case {"nkey": str(nkey), "sig": str(signature), **rest} if not rest.get("jwt"):
+                    return await self._admit_key(nkey, signature)
+                case options if any(options.get(each) for each in CREDENTIALS):
+                    return UNAUTHORIZED
+                case _ if certified is not None:
+                    return await self._admit_named(certified)
+                case _:
+                    return await self._admit_guest()
+        except Refused as refused:
+            return UNAUTHORIZED if isinstance(refused, AccessRefused) else ""
+
+    async def _admit_named(self, name: str, password: str | None = None) -> str | None:
+        """None: a certificate has proved the name. Raises Refused."""
         auth = self._home.auth
         vhost, slash, user = name.rpartition("/")
         if not slash or auth.user(name) is not None:
             vhost, user = DEFAULT_VHOST, name
-        try:
+        local, address = self._is_local, self.address
+        if password is None:
+            found = await auth.certified(user, loopback=local, address=address, protocol="nats")
+        else:
             found = await auth.login(
-                user, password, loopback=self._is_local, address=self.address, protocol="nats"
+                user, password, loopback=local, address=address, protocol="nats"
             )
-            return await self._admit_user(found, vhost)
-        except Refused as refused:
-            return UNAUTHORIZED if isinstance(refused, AccessRefused) else ""
+        return await self._admit_user(found, vhost)
+
+    async def _admit_key(self, nkey: str, signature: str) -> str | None:
+        """Raises Refused."""
+        if not is_signed(nkey, self.nonce.encode(), signature):
+            return UNAUTHORIZED
+        found = await self._home.auth.owner(
+            nkey, loopback=self._is_local, address=self.address, protocol="nats"
+        )
+        return await self._admit_user(found, DEFAULT_VHOST)
 
     async def _admit_guest(self) -> str | None:
         """Without credentials, where the node's settings let programs of its machine be guest."""
@@ -504,7 +535,9 @@ class NatsConnection(asyncio.Protocol):
             self._close(NO_HEADERS)
         elif self._pedantic and not is_literal(subject):
             self.say_error("Invalid Publish Subject")
-        elif not self._writable[subject]:
+        elif not self._writable[subject] and not self._replies.take(
+            subject, count, self._loop.time()
+        ):
             self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
         else:
             self._say_ok(count)
@@ -599,6 +632,7 @@ class NatsConnection(asyncio.Protocol):
             size -= header_bytes
             header_bytes = 0
         if reply:
+            self._asked(reply, OF_REQUESTS)
             reply += b" "
         if header_bytes:
             line = b"HMSG %b %b %b%d %d\r\n" % (subject, sid, reply, header_bytes, size)
@@ -614,6 +648,10 @@ class NatsConnection(asyncio.Protocol):
         if subscription.delivered == subscription.most:
             self._end_subscription(subscription)
         return rest
+
+    def _asked(self, reply: bytes, start: bytes) -> None:
+        if not self._writable.everything and reply.startswith(start):
+            self._replies.asked(reply, self._loop.time())
 
     def _look_up(self) -> Answers:
         """What may be received, in this turn."""
@@ -639,6 +677,7 @@ class NatsConnection(asyncio.Protocol):
         for subject, reply, header_bytes, size, (payload,) in messages:
             sent += size
             if reply:
+                self._asked(reply, OF_DELIVERIES)
                 reply += b" "
             if header_bytes and self._headers:
                 line = b"HMSG %b %b %b%d %d\r\n" % (subject, sid, reply, header_bytes, size)

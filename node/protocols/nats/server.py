@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import ssl
 import time
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,11 @@ import structlog
 
 from node.access.auth import Auth
 from node.clients.clients import Clients
-from node.protocols.connection_limiter import ConnectionLimiter
+from node.protocols.connection_limiter import (
+    ConnectionLimiter,
+    SecureListener,
+    bound_socket,
+)
 from node.protocols.nats.connection import (
     NatsConnection,
     NatsCounters,
@@ -24,7 +29,7 @@ from node.protocols.nats.jetstream.api import LEVEL
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.subjects import Subjects
 from node.protocols.tls import Certificates
-from node.settings.settings import Settings, SettingsError
+from node.settings.settings import Settings
 from node.tasks import Tasks
 
 #: Clients switch features on by it.
@@ -79,7 +84,7 @@ class NatsServer:
         self._certificates = certificates
         self._numbers = itertools.count(1)
         self.id = f"{settings.node}.{incarnation}"
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | SecureListener] = []
         self._bound: dict[str, str] = {}  # by setting
         self.leaving = False  # no more connections
         self._empty = asyncio.Event()
@@ -97,30 +102,26 @@ class NatsServer:
         if settings.nats is not None:
             self.address = await self._listen("nats", settings.nats, Origin())
         if settings.nats_tls is not None:
-            secured = Origin(tls=True, upgrades=True)
+            secured = Origin(tls=True, upgrades=not settings.nats_tls_first)
             self.tls_address = await self._listen("nats_tls", settings.nats_tls, secured)
         self.subjects.routes.start((self._told, _told(self.tls_address)))
 
     async def _listen(self, key: str, address: str, origin: Origin) -> str:
         address = self._bound.get(key, address)
-        host, _, port = address.rpartition(":")
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                partial(self.connection, origin),
-                host.strip("[]"),
-                int(port),
-                backlog=BACKLOG,
-                reuse_address=True,
-            )
-        except OSError as error:
-            raise SettingsError(
-                f"{key}: cannot listen on {address}: {error.strerror}; "
-                "allowed: an address of this machine with a free port"
-            ) from error
-        self._servers.append(server)
-        bound = self._bound[key] = f"{host}:{server.sockets[0].getsockname()[1]}"
+        socket = await bound_socket(key, address)
+        make = partial(self.connection, origin)
+        self._servers.append(
+            self._limiter.secured(socket, self._context, make)
+            if origin.tls and not origin.upgrades
+            else await asyncio.get_running_loop().create_server(make, sock=socket, backlog=BACKLOG)
+        )
+        bound = self._bound[key] = f"{address.rpartition(':')[0]}:{socket.getsockname()[1]}"
         log.info("nats_listening", address=bound, tls=origin.tls)
         return bound
+
+    def _context(self) -> ssl.SSLContext:
+        assert self._certificates.amqps is not None
+        return self._certificates.amqps
 
     def connection(self, origin: Origin) -> NatsConnection:
         return NatsConnection(self, next(self._numbers), origin)
@@ -188,12 +189,11 @@ class NatsServer:
         return found
 
     async def secure(self, connection: NatsConnection, transport: asyncio.Transport) -> None:
-        assert self._certificates.amqps is not None
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 connection,
-                self._certificates.amqps,
+                self._context(),
                 server_side=True,
                 ssl_handshake_timeout=self._limiter.handshake_s_max,
             )
@@ -228,6 +228,7 @@ class NatsServer:
             "max_payload": self.payload_bytes_max,
             "client_id": connection.number,
             "client_ip": connection.address,
+            "nonce": connection.nonce,
             "cluster": self._settings.cluster,
         }
         if not origin.websocket:  # whose clients know an address only as a URL with a path

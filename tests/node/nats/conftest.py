@@ -51,11 +51,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
 
 
 @pytest.fixture
-def wires() -> Iterator[Callable[[str], Wire]]:
+def wires() -> Iterator[Callable[..., Wire]]:
     made: list[Wire] = []
 
-    def make(address: str) -> Wire:
-        made.append(Wire(address))
+    def make(address: str, **options: Any) -> Wire:
+        made.append(Wire(address, **options))
         return made[-1]
 
     yield make
@@ -64,7 +64,7 @@ def wires() -> Iterator[Callable[[str], Wire]]:
 
 
 @pytest.fixture
-def connect(running: Running, wires: Callable[[str], Wire]) -> Connect:
+def connect(running: Running, wires: Callable[..., Wire]) -> Connect:
     """A client of the one node, as often as it is called."""
 
     def connected(**options: Any) -> Wire:
@@ -76,7 +76,7 @@ def connect(running: Running, wires: Callable[[str], Wire]) -> Connect:
 
 
 @pytest.fixture
-def at(three: Three, wires: Callable[[str], Wire]) -> Connect:
+def at(three: Three, wires: Callable[..., Wire]) -> Connect:
     """A client of one of the three, by its name."""
 
     def connected(node: str, **options: Any) -> Wire:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +14,10 @@ from unittest import mock
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.protocols.nats import connection as module
+from node.protocols.nats import replying
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect
 from tests.node.nats.wire import GUEST, OPTIONS, Wire
@@ -27,6 +32,11 @@ def address(running: Running) -> str:
     assert running.node.nats is not None
     assert running.node.nats.address is not None
     return running.node.nats.address
+
+
+def nkey_of(key: Ed25519PrivateKey) -> str:
+    data = bytes([20 << 3]) + key.public_key().public_bytes_raw()
+    return base64.b32encode(data + binascii.crc_hqx(data, 0).to_bytes(2, "little")).decode()
 
 
 def ask(running: Running, method: str, path: str, body: Any = None) -> None:
@@ -337,6 +347,35 @@ class TestLogin:
         assert client.info["auth_required"] is True
         assert "tls_required" not in client.info
 
+    def test_a_signature_of_the_nonce_is_a_login(self, running: Running):
+        key = Ed25519PrivateKey.generate()
+        nkey = nkey_of(key)
+        ask(running, "PUT", "users/keyed", {"tags": "", "nkeys": [nkey]})
+        anything = {"configure": ".*", "write": ".*", "read": ".*"}
+        ask(running, "PUT", "permissions/%2F/keyed", anything)
+        ask(running, "PUT", "users/keyed", {"tags": "monitoring"})  # keeps its keys
+        taken = running.do(
+            api_of(running.node).ask("PUT", "users/x", {"tags": "", "nkeys": [nkey]})
+        )
+        assert taken.status == 400
+
+        def said(*, nonce: str | None = None, **more: str) -> bytes:
+            client = Wire(address(running))
+            data = (nonce or client.info["nonce"]).encode()
+            signature = base64.urlsafe_b64encode(key.sign(data)).decode()
+            options = {**OPTIONS, "nkey": nkey, "sig": signature, **more}
+            client.send(b"CONNECT %b\r\nFOO\r\n" % json.dumps(options).encode())
+            return client.until_closed()
+
+        refused = b"-ERR 'Authorization Violation'\r\n"
+        assert said() == b"-ERR 'Unknown Protocol Operation'\r\n"
+        assert said(nonce="another") == refused
+        assert said(sig="") == refused
+        assert said(nkey=nkey_of(Ed25519PrivateKey.generate())) == refused
+        assert said(jwt="eyJ0") == refused
+        ask(running, "PUT", "users/keyed", {"tags": "", "nkeys": []})
+        assert said() == refused
+
     def test_there_may_be_too_many(self, running: Running, connect: Connect):
         ask(running, "PUT", "vhosts/small", {})
         ask(
@@ -411,6 +450,36 @@ class TestPermissions:
 
         assert gone.until_closed() == b"-ERR 'User Authentication Revoked'\r\n"
 
+    def test_who_was_asked_may_answer(self, running: Running, connect: Connect):
+        ask(running, "PUT", "users/service", {"password": "service", "tags": ""})
+        patterns = {"configure": "", "write": "^nothing$", "read": "^svc[.]"}
+        ask(running, "PUT", "permissions/%2F/service", patterns)
+        service, guest = connect(**{"user": "service", "pass": "service"}), connect()
+        service.send(b"SUB svc.> 1\r\n")
+        service.sync()
+        guest.send(b"SUB _INBOX.> 1\r\nSUB orders.> 2\r\n")
+        guest.sync()
+        refused = b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n"
+
+        guest.send(b"PUB svc.a _INBOX.a 0\r\n\r\nPUB svc.a orders.1 0\r\n\r\n")
+        guest.send(b"PUB svc.a $JS.ACK.S.c.1.1.1.1.0 0\r\n\r\n")
+        guest.sync()
+        service.sync()
+        service.send(b"PUB _INBOX.a 1\r\nx\r\nPUB _INBOX.a 1\r\ny\r\nPUB _INBOX.b 1\r\nz\r\n")
+        service.send(b"PUB orders.1 0\r\n\r\nPUB $JS.ACK.S.c.1.1.1.1.0 0\r\n\r\n")
+        others = (b"_INBOX.b", b"orders.1", b"$JS.ACK.S.c.1.1.1.1.0")
+        assert service.sync() == b"".join(refused % subject for subject in others)
+        assert guest.sync() == b"MSG _INBOX.a 1 1\r\nx\r\nMSG _INBOX.a 1 1\r\ny\r\n"
+
+        service.send(b"PUB _INBOX.a 0\r\n\r\n" * replying.ANSWERS_MAX)
+        assert service.sync() == refused % b"_INBOX.a"
+        with mock.patch.object(replying, "ANSWER_S_MAX", -1.0):
+            guest.send(b"PUB svc.a _INBOX.c 0\r\n\r\n")
+            guest.sync()
+            service.sync()
+        service.send(b"PUB _INBOX.c 0\r\n\r\n")
+        assert service.sync() == refused % b"_INBOX.c"
+
 
 class TestSilenceAndSlowness:
     def test_a_silent_client_is_pinged_and_then_closed(self, connect: Connect):
@@ -481,6 +550,46 @@ def test_tls_begins_after_info(tmp_path: Path, wires: Callable[[str], Wire]):
         plain.send(b"CONNECT {}\r\n")
         assert b"-ERR" not in plain.until_closed()
         wait_until(lambda: not nats.connected)
+
+
+def test_tls_may_come_first_and_a_certificate_is_a_login(
+    tmp_path: Path, wires: Callable[..., Wire]
+):
+    authority = trustme.CA()
+    secret = Secret(tmp_path / "secret")
+    secret.put(authority, "127.0.0.1", "localhost")
+    settings = {key: str(value) for key, value in secret.settings("client").items()}
+
+    def shown(name: str) -> ssl.SSLContext:
+        context = trusting(authority)
+        issued = authority.issue_cert(f"{name}@example.com", common_name=name)
+        with issued.private_key_and_cert_chain_pem.tempfile() as path:
+            context.load_cert_chain(path)
+        return context
+
+    with in_a_thread(
+        tmp_path, nats="off", nats_tls="127.0.0.1:0", nats_tls_first="true", **settings
+    ) as running:
+        nats = running.node.nats
+        assert nats is not None
+        assert nats.tls_address is not None
+        ask(running, "PUT", "users/ann", {"tags": ""})
+        ask(running, "PUT", "permissions/%2F/ann", {"configure": ".*", "write": ".*", "read": ".*"})
+
+        def said(name: str, options: dict[str, Any]) -> bytes:
+            assert nats.tls_address is not None
+            client = wires(nats.tls_address, first=shown(name))
+            assert client.info["tls_required"] is True
+            client.send(b"CONNECT %b\r\nPING\r\nFOO\r\n" % json.dumps(options).encode())
+            return client.until_closed()
+
+        known = b"PONG\r\n-ERR 'Unknown Protocol Operation'\r\n"
+        assert said("ann", OPTIONS) == known
+        assert said("bob", OPTIONS) == b"-ERR 'Authorization Violation'\r\n"
+        assert said("bob", {**OPTIONS, **GUEST}) == known
+        assert said("ann", {**OPTIONS, **GUEST, "pass": "x"}).startswith(b"-ERR 'Authorization")
+        with pytest.raises((OSError, AssertionError)):  # reset, or closed
+            wires(nats.tls_address, first=trusting(authority)).until_closed()
 
 
 def test_metrics_say_what_clients_did(running: Running, connect: Connect):

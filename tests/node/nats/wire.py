@@ -37,9 +37,14 @@ class Message(NamedTuple):
 class Wire:
     """One connection. `said` is all that came and was not asked for yet."""
 
-    def __init__(self, address: str, *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, address: str, *, wait_s: float = WAIT_S, first: ssl.SSLContext | None = None
+    ) -> None:
+        """`first`: TLS begins before INFO."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=wait_s)
+        if first is not None:
+            self.secure(first)
         self.said = b""
         self.info: dict[str, Any] = self._read_info()
 
