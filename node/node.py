@@ -26,8 +26,8 @@ from node.data_folder import DataFolder
 from node.gate import gate
 from node.links.supervisor import LinkSupervisor
 from node.management.app import ManagementRoutes
-from node.management.context import Listeners, Listing, ManagementServices
 from node.management.parameters import named
+from node.management.services import Listeners, Listing, ManagementServices
 from node.memory import (
     CollectWhatIsNew,
     available_bytes,
@@ -43,6 +43,7 @@ from node.operating.watchdog import Watchdog
 from node.parts import Parts
 from node.peering import cluster_config, log_folders, tcp_links
 from node.protocols.amqp.server import AmqpServer
+from node.protocols.clients_now import clients_now
 from node.protocols.connection_limiter import ConnectionLimiter
 from node.protocols.http_server import HttpServer
 from node.protocols.local_token import LocalToken
@@ -387,8 +388,7 @@ class Node:
         sources.process = Process(
             settings=self.settings,
             alarms=self.alarms,
-            amqp=self.amqp,
-            sessions=self.sessions,
+            clients=partial(clients_now, self.amqp, self.sessions),
             capacity=self.management.observer.capacity,
             cluster_name=lambda: named(self.cluster.catalog_machine, self.settings.cluster),
         )

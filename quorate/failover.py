@@ -19,8 +19,7 @@ from typing import Any
 
 import quorate
 from quorate import numbered
-from quorate.cli import EXIT_INTERRUPTED
-from quorate.cli.output import complain, emit, percentile, run_async, say, stdout
+from quorate.cli.output import EXIT_INTERRUPTED, complain, emit, percentile, run_async, say, stdout
 from quorate.errors import OutcomeUnknown, QuorateError
 from quorate.local import LocalCluster, LocalNode
 from quorate.numbered import SequenceCheck

@@ -21,9 +21,9 @@ from node.access.permissions import Access
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import Delivery, Outgoing
 from node.dispatch.written import WrittenPiece, WrittenPieces
+from node.messages.amqp_errors import AmqpError, ConnectionError_
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.channel import PUBLISHES, Channel
-from node.protocols.amqp.errors import AmqpError, ConnectionError_
 from node.protocols.amqp.events import Event, Method
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.services import AmqpServices

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from cluster.types import NodeId
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
+from cluster.catalog.cluster_parts import ClusterParts
+from cluster.types import GroupId, NodeId
 
 
-def membership_state(cluster: ClusterNode, node: NodeId) -> str:
+class Overview(ClusterParts, Protocol):
+    def leader_of(self, group_id: GroupId) -> NodeId | None: ...
+    def copies_wanted(self, group_id: GroupId) -> int: ...
+
+
+def membership_state(cluster: ClusterParts, node: NodeId) -> str:
     """member | joining: it was let in, and has not come or not caught up yet | leaving | removed |
     unknown: a founder that has not come yet.
     """
@@ -21,7 +24,7 @@ def membership_state(cluster: ClusterNode, node: NodeId) -> str:
     return "joining" if info.state == "member" and not is_in else info.state
 
 
-def status_of(cluster: ClusterNode, *, digests: bool = False) -> dict[str, Any]:
+def status_of(cluster: Overview, *, digests: bool = False) -> dict[str, Any]:
     """See `Group.status` for the parts. `digests`: of each copy's state, which takes its time."""
     catalog = cluster.catalog_machine
     groups: list[dict[str, Any]] = []

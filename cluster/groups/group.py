@@ -175,7 +175,7 @@ class Group:
             if beyond is None:
                 self._applying.restore(state)
             else:
-                self.member.stop_before(snapshot.index, beyond)
+                self.member.following.stop_before(snapshot.index, beyond)
 
     # --- what it is
 
@@ -715,7 +715,7 @@ class Group:
         """Until the journal is done nothing else may touch it: the group stands still."""
         beyond = self.machine.beyond(split(incoming.data)[1])
         if beyond is not None:
-            self.member.stop_before(incoming.index, beyond)
+            self.member.following.stop_before(incoming.index, beyond)
             return
         self._installing = True
         assert self.spawn is not None, "an install needs a drive loop"

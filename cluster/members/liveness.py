@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from cluster.catalog.cluster_parts import ClusterParts
+from cluster.catalog.continuity import ClusterContinuity
 from cluster.catalog.reconcile import liveness_commands
+from cluster.groups.group import Group
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Command
@@ -15,10 +18,6 @@ from cluster.members.known_incarnations import KnownIncarnations
 from cluster.peers.forwarding import NODE_LEVEL
 from cluster.raft.member import Role
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
-    from cluster.groups.group import Group
 
 LEADS = "leads"
 LEAVING = "leaving"
@@ -28,10 +27,20 @@ STOP_PATIENCE_S = 3.0
 HAND_OVER_AGAIN_S = 0.05
 
 
+class Broadcasting(ClusterParts, Protocol):
+    """The node of which the others are told."""
+
+    continuity: ClusterContinuity
+
+    @property
+    def failed(self) -> BaseException | None: ...
+    def group(self, group_id: GroupId) -> GroupLike | None: ...
+
+
 class LivenessBroadcast:
     """One a node."""
 
-    def __init__(self, cluster: ClusterNode) -> None:
+    def __init__(self, cluster: Broadcasting) -> None:
         self._cluster = cluster
         self._known_incarnations = KnownIncarnations()
         self._missed: set[GroupId] = set()  # groups that may lack a NodeUp or NodeDown

@@ -7,21 +7,20 @@ and the log cleaned. All of it can be repeated or skipped without harm.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import structlog
 
-from cluster.catalog.placement import place_all, preferred_leader
+from cluster.catalog.continuity import ClusterContinuity
+from cluster.catalog.placement import Hosts, place_all, preferred_leader
 from cluster.catalog.reconcile import commands_for, queues_to_compare
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
-from cluster.members.moving import Moving
+from cluster.members.moving import Moving, MovingNode
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
 
 log = structlog.get_logger(__name__)
 
@@ -35,10 +34,24 @@ QUEUES_AT_ONCE = 250
 FORGET_SILENT_S = 60.0
 
 
+class Maintained(MovingNode, Protocol):
+    """The node that is looked after."""
+
+    continuity: ClusterContinuity
+    stopping: bool
+
+    def start_groups(self) -> None: ...
+    def group(self, group_id: GroupId) -> GroupLike | None: ...
+    def homes(self) -> list[NodeId]: ...
+    def hosts(self) -> Hosts: ...
+    def linked(self) -> list[NodeId]: ...
+    def ask_clocks(self, peers: Sequence[NodeId]) -> None: ...
+
+
 class MaintenanceLoop:
     """One task; `wake` makes it look at once."""
 
-    def __init__(self, cluster: ClusterNode) -> None:
+    def __init__(self, cluster: Maintained) -> None:
         self._cluster = cluster
         self._moving = Moving(cluster)
         self._now = asyncio.Event()

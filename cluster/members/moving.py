@@ -8,19 +8,20 @@ leader.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
+from cluster.catalog.cluster_parts import ClusterParts
 from cluster.catalog.reconcile import removed
 from cluster.groups.group import Group
-from cluster.groups.outcome import Outcome
+from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import Command, GroupHeld, NodeGone
+from cluster.members.liveness import LivenessBroadcast
 from cluster.members.membership import Transfer, next_step
-from cluster.types import CATALOG_GROUP, NodeId
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
+from cluster.members.readmission import Readmission
+from cluster.members.unknown_peers import UnknownPeers
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 #: A learner may vote when it lacks no more than this: it gets the rest within a few round trips.
 READY_ENTRIES = 100
@@ -32,10 +33,22 @@ LEAVE_S_MAX = 10.0
 log = structlog.stdlib.get_logger(__name__)
 
 
+class MovingNode(ClusterParts, Protocol):
+    """The node whose groups are moved."""
+
+    liveness: LivenessBroadcast
+    readmission: Readmission
+    unknown_peers: UnknownPeers
+
+    def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None: ...
+    def drop_group(self, group_id: GroupId) -> None: ...
+    def forget(self, peer: NodeId) -> None: ...
+
+
 class Moving:
     """Called by the maintenance loop, at least once a period."""
 
-    def __init__(self, cluster: ClusterNode) -> None:
+    def __init__(self, cluster: MovingNode) -> None:
         self._cluster = cluster
         self._empty_since_s: dict[NodeId, float] = {}  # nodes that leave
         self._removed: set[NodeId] = set()  # nodes of which the groups led here have heard that

@@ -8,19 +8,17 @@ A folder of before must not serve anybody: its node stops, and says what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from cluster.catalog.cluster_parts import ClusterParts
+from cluster.groups.group import Group
 from cluster.log.errors import LogError
 from cluster.peers.forwarding import NODE_LEVEL
 from cluster.raft.configuration import Configuration, Configurations
 from cluster.raft.journal import RaftJournal
 from cluster.types import GroupId, NodeId
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
-    from cluster.groups.group import Group
 
 GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost there
 EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of before the recovery of these
@@ -42,7 +40,7 @@ class GivenUp(LogError):
 class Readmission:
     """One a node."""
 
-    def __init__(self, cluster: ClusterNode) -> None:
+    def __init__(self, cluster: ClusterParts) -> None:
         self._cluster = cluster
         #: The start of the process that said that its folder holds nothing of the group.
         self._empty: dict[tuple[GroupId, NodeId], int] = {}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
+from cluster.catalog.cluster_parts import ClusterParts
+from cluster.catalog.queue_names import QueueNames
 from cluster.catalog.upgrading import versions_of
 from cluster.machine.commands import RegisterNode
 from cluster.machine.versions import VERSIONS
 from cluster.members.disk_identity import DiskIdentity
+from cluster.members.unknown_peers import UnknownPeers
+from cluster.peers.retries import Retries
 from cluster.types import CATALOG_GROUP
-
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
 
 AGAIN_S = 0.05
 #: A node that waits to be let in says so after so long, and then this often.
@@ -24,10 +25,21 @@ LOG_AGAIN_S = 30.0
 log = structlog.stdlib.get_logger(__name__)
 
 
+class Registering(ClusterParts, Protocol):
+    """The node that starts."""
+
+    names: QueueNames
+    retries: Retries
+    unknown_peers: UnknownPeers
+
+    def renumber(self, incarnation: int) -> None: ...
+    def start_groups(self) -> None: ...
+
+
 class Registration:
     """Runs once a start. Until that is on disk others may say that they know more than it does."""
 
-    def __init__(self, cluster: ClusterNode, disk_identity: DiskIdentity) -> None:
+    def __init__(self, cluster: Registering, disk_identity: DiskIdentity) -> None:
         self._cluster = cluster
         self.disk_identity = disk_identity
         self.stale = False  # the others know of a later start than our disk does

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from cluster.raft.member_state import MemberState
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import agreed
 from cluster.raft.transport import DIGEST, DIGESTED, JUDGED
-
-if TYPE_CHECKING:
-    from cluster.raft.member import Member
 
 T = TypeVar("T")
 
@@ -33,7 +31,7 @@ REMEMBERED_MAX = 16
 class Digests:
     """Of one member."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: MemberState) -> None:
         self._member = member
         self._own: dict[int, bytes] = {}
         self._leaders: dict[int, bytes] = {}

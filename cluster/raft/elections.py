@@ -28,15 +28,13 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import TYPE_CHECKING
 
+from cluster.raft.member_state import MemberState
 from cluster.raft.options import RaftOptions
 from cluster.raft.pysyncobj_core import Peer
+from cluster.raft.replication import Replication
 from cluster.raft.transport import PRE_VOTE, PRE_VOTED, VOTE, VOTED
 from cluster.types import NodeId
-
-if TYPE_CHECKING:
-    from cluster.raft.member import Member
 
 #: A leader whose link was closed is replaced after this long, times one more for every rank...
 LOST_DELAY_S = 0.010
@@ -50,20 +48,20 @@ LOST_TRIES = 15
 #: The first election after a start or a reconnection does not wait for the usual timeout either.
 START_DELAY_S = 0.100
 START_RANK_S = 0.060
-#: Who heard nothing for so long may have missed what was committed meanwhile, and knows it: less
-#: than others wait for a node that does not say how far its copy is. At least three heartbeats.
-BREAK_S = 1.0
 
 
 class Elections:
     """One member's part in the elections of its group."""
 
-    def __init__(self, member: Member, options: RaftOptions, random: Random) -> None:
+    def __init__(
+        self, member: MemberState, options: RaftOptions, random: Random, replication: Replication
+    ) -> None:
         self._member = member
+        self._replication = replication
         self._random = random
         self._min_s = options.election_min_ms / 1000
         self._max_s = options.election_max_ms / 1000
-        self.break_s = max(BREAK_S, options.heartbeat_ms * 3 / 1000)
+        self.break_s = options.break_s
         self._timeout = self.timeout()
         self._lost_tries = 0
         self._pre_votes: set[Peer] | None = None  # None: not asking
@@ -152,7 +150,7 @@ class Elections:
         """
         member = self._member
         leader_lives = (
-            member.has_quorum()
+            self._replication.heard_by_majority(member.now)
             if member.leads
             else member.now - self.heard_at < self._min_s and member.leader is not peer
         )
@@ -217,7 +215,7 @@ class Elections:
             self._won()
 
     def _won(self) -> None:
-        self._member.become_leader()
+        self._replication.lead(self._member.now)
         self._count_leader()
 
     def _count_leader(self) -> None:

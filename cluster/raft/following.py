@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.log import MEMBERSHIP
+from cluster.raft.elections import Elections
+from cluster.raft.member_state import MemberState
 from cluster.raft.pysyncobj_core import Peer
+from cluster.raft.replication import Replication
 from cluster.raft.snapshots import Incoming
 from cluster.raft.transport import APPENDED, INSTALLED, REJECTED
-
-if TYPE_CHECKING:
-    from cluster.raft.member import Member
 
 
 class Diverged(AssertionError):
@@ -20,8 +20,10 @@ class Diverged(AssertionError):
 class Following:
     """Appends and snapshots as they arrive."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: MemberState, elections: Elections, replication: Replication) -> None:
         self._member = member
+        self._elections = elections
+        self._replication = replication
         self._incoming: Incoming | None = None
 
     def forget(self) -> None:
@@ -30,13 +32,25 @@ class Following:
             self._incoming = None
             self._member.journal.abort_install()
 
+    def stop_before(self, index: int, beyond: Exception) -> None:
+        """What comes at `index` is of a later release: it is neither applied nor acknowledged, nor
+        is anything behind it. Another release goes on from here.
+        """
+        member = self._member
+        member.stopped = True
+        member.poisoned = f"entry {index}: {beyond}"
+        self.forget()
+        member.host.poison(index, beyond)
+        if member.leads:
+            member.step_down(None)
+
     def _follow(self, leader: Peer) -> None:
         member = self._member
         assert not member.leads, f"{leader.id} leads term {member.term}, and so do we"
         if member.leader is not leader or member.campaigning:
             self.forget()
             member.step_down(leader)
-        member.elections.heard_leader(member.now)
+        self._elections.heard_leader(member.now)
         if member.votes_suspended and member.voted_for is None:
             member.vote_for(leader)  # whatever it forgot: in this term it helps nobody else
 
@@ -56,7 +70,7 @@ class Following:
         base = journal.base_index
         last = journal.last_index
         if prev > last or (prev >= base and journal.term_at(prev) != prev_term):
-            hint = member.replication.hint(min(prev, last), prev_term)
+            hint = self._replication.hint(min(prev, last), prev_term)
             member.send(peer, REJECTED, prev, *hint)
             return
         index = prev
@@ -68,7 +82,7 @@ class Following:
                 continue
             beyond = member.host.beyond(command)
             if beyond is not None:
-                member.stop_before(index, beyond)
+                self.stop_before(index, beyond)
                 index -= 1
                 break
             if index <= last:
@@ -81,7 +95,7 @@ class Following:
             if command[:1] == MEMBERSHIP:
                 configurations.add(index, command)
         if configurations.current is not before:
-            member.reconfigure()
+            member.follow_configuration()
         match = max(index, base)  # what a snapshot covers is committed, so every leader has it
         member.commit(min(commit, match))
         if self._incoming is not None and member.commit_index >= self._incoming.index:
@@ -100,7 +114,7 @@ class Following:
         """The leader hands over: no pre-vote, which its own life would refuse."""
         member = self._member
         if member.leader is peer and member.may_lead:
-            member.elections.campaign(member.now, peer)
+            self._elections.campaign(member.now, peer)
 
     def on_install(self, peer: Peer, index: int, number: int, part: list[Any]) -> None:
         """One part of a snapshot. Nothing is acknowledged but that it arrived, until all did."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
-from cluster.raft.configuration import Configuration, Configurations, encode, era_of
+from cluster.raft.configuration import Configuration
 from cluster.raft.digests import DIGEST, Digests
 from cluster.raft.drive_loop import FATAL
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
-from cluster.raft.membership_view import MembershipView
+from cluster.raft.member_state import MemberState
 from cluster.raft.options import RaftOptions
-from cluster.raft.pysyncobj_core import NO_OP, REGULAR, Peer, PySyncObjCore
+from cluster.raft.pysyncobj_core import REGULAR, PySyncObjCore
 from cluster.raft.replication import Replication
 from cluster.raft.transport import (
     APPEND,
@@ -35,7 +34,6 @@ from cluster.raft.transport import (
     TIMEOUT_NOW,
     VOTE,
     VOTED,
-    GroupTransport,
     Message,
 )
 from cluster.seams import Clock, Links
@@ -47,7 +45,7 @@ APPLY_BYTES_MAX = 4 << 20
 __all__ = ["Host", "Member", "Role"]
 
 
-class Member(MembershipView):
+class Member(MemberState):
     """A member of one group.
 
     Driven from outside: `receive` messages, then `tick`, `apply` and `flush`, once a step.
@@ -66,27 +64,13 @@ class Member(MembershipView):
         random: Random,
         options: RaftOptions,
     ) -> None:
-        self.group = group
-        self.journal = journal
-        self.poisoned: str | None = None
-        self.stopped = False  # before what a later release wrote: it takes nothing any more
-        self.now = clock.monotonic_ns() / 1e9
-        self.role = Role.FOLLOWER
-        self.leads = False
-        self.campaigning = False
-        self.connected: set[Peer] = set()
-        self.applied_index = journal.base_index
-        self.commit_index = min(max(journal.commit_index, journal.base_index), journal.last_index)
-        snapshot = journal.load_snapshot()
-        first = Configuration(tuple(sorted(members)))
-        known = Configurations(first, journal, None if snapshot is None else snapshot.data)
-        MembershipView.__init__(self, self_node, known)
-        self.transport = GroupTransport(links)
-        self.host = host
+        super().__init__(
+            group, self_node, members, host=host, journal=journal, links=links, clock=clock
+        )
         self._clock = clock
-        self.elections = Elections(self, options, random)
         self.replication = Replication(self, options)
-        self.following = Following(self)
+        self.elections = Elections(self, options, random, self.replication)
+        self.following = Following(self, self.elections, self.replication)
         self.digests = Digests(self)
         self._handlers: dict[str, Callable[..., None]] = {
             APPEND: self.following.on_append,
@@ -123,20 +107,7 @@ class Member(MembershipView):
         assert self.may_change()
         assert configuration.follows(self.configuration)
         assert self.me.id in configuration.voters, "a leader hands over before it goes"
-        self._write_members(configuration)
-
-    def _write_members(self, configuration: Configuration) -> None:
-        index = self.journal.last_index + 1
-        command = encode(configuration)
-        self.journal.add(command, index, self.term)
-        self.configurations.add(index, command)
-        self.reconfigure()
-
-    def reconfigure(self) -> None:
-        """The newest configuration of the log is another one than before."""
-        self.follow_configuration()
-        if self.leads:
-            self.replication.reconfigure(self.now)
+        self.replication.write_members(configuration)
 
     # --- what it is
 
@@ -146,57 +117,11 @@ class Member(MembershipView):
         return self.leads and self.replication.successor is None
 
     @property
-    def term(self) -> int:
-        return self.core.term
-
-    @property
-    def voted_for(self) -> NodeId | None:
-        return self.core.voted_for
-
-    @property
-    def leader(self) -> Peer | None:
-        return self.core.leader
-
-    @leader.setter
-    def leader(self, peer: Peer | None) -> None:
-        self.core.follow(peer)
-
-    @property
-    def last_index(self) -> int:
-        return self.journal.last_index
-
-    @property
-    def last_term(self) -> int:
-        return self.journal.last_term
-
-    @property
     def noop_index(self) -> int | None:
         """The first entry of our leadership: once it is applied, so is all that was committed
         before.
         """
         return self.core.noop_index if self.leads else None
-
-    @property
-    def diverged(self) -> bool:
-        """Its state is not that of the others."""
-        return bool(self.journal.diverged)
-
-    @diverged.setter
-    def diverged(self, diverged: bool) -> None:
-        self.journal.diverge(diverged)
-
-    @property
-    def may_lead(self) -> bool:
-        """Not when it could not apply what it would commit, does not have all of it, or made
-        something else of it than the others, unless those were given up: it may be the only one
-        that has all of the log.
-        """
-        sound = not self.diverged or self.configurations.forced is not None
-        return self.votes and self.poisoned is None and sound and not self.votes_suspended
-
-    def has_quorum(self) -> bool:
-        """Leading, and a majority answered within an election timeout."""
-        return self.replication.heard_by_majority(self.now)
 
     def heard_since(self) -> float | None:
         """Since when the leader is heard without a break, or it leads; None: neither is so now."""
@@ -276,9 +201,6 @@ class Member(MembershipView):
         self.journal.add(REGULAR + body, index, self.core.term)
         return index
 
-    def append_no_op(self) -> None:
-        self.journal.add(NO_OP, self.journal.last_index + 1, self.term)
-
     def transfer(self, to: NodeId | None) -> bool:
         """Hand leadership to `to`, or to whoever is closest. False: there is nobody to take it."""
         peer = next((peer for peer in self.voters if peer.id == to), None)
@@ -306,30 +228,7 @@ class Member(MembershipView):
             self.leader = None
             self.elections.leader_lost(leader, self.now)
 
-    def send(self, peer: Peer, kind: str, *fields: Any) -> bool:
-        return self.transport.send(peer, [self.group, kind, self.term, *fields])
-
     # --- roles
-
-    def become_candidate(self) -> None:
-        self.leader = None
-        self.core.set_term(self.term + 1, self.me.id)
-        self.core.set_role(Role.CANDIDATE)
-
-    def become_leader(self) -> None:
-        self.replication.start(self.now)
-        self.core.become_leader()
-        forced = self.configurations.forced
-        if forced is not None:
-            voters = {*self.configurations.voters_before, self.me.id}
-            self._write_members(forced.with_voters_only(voters, era=era_of(self.term)))
-
-    def vote_for(self, peer: Peer) -> None:
-        self.core.set_term(self.term, peer.id)
-
-    def step_down(self, leader: Peer | None) -> None:
-        self.leader = leader
-        self.core.set_role(Role.FOLLOWER)
 
     def _on_state_changed(self, before: int, after: int) -> None:
         """Called by PySyncObj. Nothing else sets the role."""
@@ -343,13 +242,6 @@ class Member(MembershipView):
 
     # --- the log
 
-    def commit(self, index: int) -> None:
-        """As far as this member knows, a majority has everything up to `index` on disk."""
-        if index > self.commit_index:
-            self.commit_index = index
-            self.journal.set_commit(index)
-            self.configurations.committed(index)
-
     def installed(self, *, done: bool) -> None:
         """The journal now starts at the snapshot (or, not done, is as before): go on from there."""
         incoming = self.following.installed(done=done)
@@ -357,19 +249,8 @@ class Member(MembershipView):
             self.commit_index = self.applied_index = incoming.index
             data = self.configurations.install(incoming.index, incoming.data)
             self.configurations.committed(incoming.index)
-            self.reconfigure()
+            self.follow_configuration()
             self.host.restore(data, incoming.index)
-
-    def stop_before(self, index: int, beyond: Exception) -> None:
-        """What comes at `index` is of a later release: it is neither applied nor acknowledged, nor
-        is anything behind it. Another release goes on from here.
-        """
-        self.stopped = True
-        self.poisoned = f"entry {index}: {beyond}"
-        self.following.forget()
-        self.host.poison(index, beyond)
-        if self.leads:
-            self.step_down(None)
 
     def apply(self) -> None:
         """Apply what is committed.
@@ -384,7 +265,7 @@ class Member(MembershipView):
         for command, index, term in entries:
             beyond = self.host.beyond(command)
             if beyond is not None:
-                self.stop_before(index, beyond)
+                self.following.stop_before(index, beyond)
                 return
             try:
                 self.host.apply_entry(command, index, term)

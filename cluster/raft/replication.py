@@ -7,8 +7,10 @@ seconds of the node's monotonic clock.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cluster.raft.configuration import Configuration, encode, era_of
+from cluster.raft.member_state import MemberState
 from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
 from cluster.raft.pysyncobj_core import Peer
@@ -16,9 +18,6 @@ from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
 from cluster.raft.transport import APPEND, INSTALL, READMIT, TIMEOUT_NOW, Message
 from cluster.types import NodeId
-
-if TYPE_CHECKING:
-    from cluster.raft.member import Member
 
 #: Entries in one message; a single entry may be larger.
 APPEND_BYTES_MAX = 1 << 20
@@ -32,10 +31,11 @@ EDGE_S = 0.000_001
 class Replication:
     """All followers of one leader. Empty while the member does not lead."""
 
-    def __init__(self, member: Member, options: RaftOptions) -> None:
+    def __init__(self, member: MemberState, options: RaftOptions) -> None:
         self._member = member
         self._heartbeat_s = options.heartbeat_ms / 1000
         self._commit_lazy_s = options.commit_lazy_s
+        self._break_s = options.break_s
         self._quorum_s = options.election_max_ms / 1000
         self._transfer_s = options.election_min_ms / 1000
         self._commit_unsent_since = (
@@ -50,7 +50,17 @@ class Replication:
         self.heard_since = -math.inf  # since when they do, without a break
         self._quorum_until = -math.inf  # a majority was heard lately enough at least until then
 
-    def start(self, now: float) -> None:
+    def lead(self, now: float) -> None:
+        """From now on: the first entry is a no-op, whose commit commits all before it."""
+        member = self._member
+        self._start(now)
+        member.core.become_leader()
+        forced = member.configurations.forced
+        if forced is not None:
+            voters = {*member.configurations.voters_before, member.me.id}
+            self.write_members(forced.with_voters_only(voters, era=era_of(member.term)))
+
+    def _start(self, now: float) -> None:
         self.heard_at = self.heard_since = now
         self._quorum_until = -math.inf
         next_index = self._member.last_index + 1
@@ -61,16 +71,21 @@ class Replication:
             if peer not in self._member.connected:
                 progress.disconnected()
 
-    def reconfigure(self, now: float) -> None:
-        """Members came or went: those that stay are where they were."""
-        next_index = self._member.last_index + 1
+    def write_members(self, configuration: Configuration) -> None:
+        """It holds from now on. Members came or went: those that stay are where they were."""
+        member = self._member
+        index = member.last_index + 1
+        command = encode(configuration)
+        member.journal.add(command, index, member.term)
+        member.configurations.add(index, command)
+        member.follow_configuration()
         known = self.followers
         self.followers = {
-            peer: known.get(peer) or Progress(peer, next_index=next_index, now=now)
-            for peer in self._member.peers
+            peer: known.get(peer) or Progress(peer, next_index=index + 1, now=member.now)
+            for peer in member.peers
         }
         self._quorum_until = -math.inf
-        if self.successor not in self._member.voters:
+        if self.successor not in member.voters:
             self.successor = None
 
     def stop(self) -> None:
@@ -259,7 +274,7 @@ class Replication:
     def _note_answer(self, progress: Progress) -> None:
         """After a time without any, an answer may be of before it: this process stood still."""
         now = self._member.now
-        if now - self.heard_at >= self._member.elections.break_s:
+        if now - self.heard_at >= self._break_s:
             self.heard_since = now
         self.heard_at = progress.heard = progress.answered = now
 

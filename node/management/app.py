@@ -40,17 +40,10 @@ from node.management import (
     vhosts,
 )
 from node.management.acts import Act
-from node.management.context import (
-    Call,
-    Endpoint,
-    ManagementServices,
-    Needs,
-    Response,
-    check_tag,
-    has_tag,
-)
+from node.management.context import Call, Endpoint, Needs, Response, check_tag, has_tag
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
 from node.management.observer import Observer
+from node.management.services import ManagementServices
 from node.management.values import Body
 from node.messages.plain_values import as_json
 from node.protocols.basic_auth import (

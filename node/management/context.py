@@ -1,41 +1,22 @@
-"""What a management request is carried out with, and what it asks."""
+"""What a management request asks, and how it is answered."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal
 
-from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Command
 from cluster.machine.replies import Ok
-from node.access.auth import Auth, User
+from node.access.auth import User
 from node.access.permissions import Access
-from node.broker.alarms import Alarms
-from node.broker.broker import Broker
-from node.broker.publishing import Publisher
-from node.clients.clients import Clients
-from node.clients.sessions import Sessions
 from node.errors import Elsewhere, reply_of
-from node.links.supervisor import LinkSupervisor
 from node.management.errors import not_authorised, not_found
+from node.management.observer import Observer
 from node.management.paging import ListQuery, list_query
+from node.management.services import ManagementServices
 from node.management.values import Body
-from node.metrics.client_counters import ClientCounters
-from node.operating.audit import Audit
-from node.operating.backup import Backups
-from node.operating.drain import Drain
-from node.operating.health import Health
-from node.operating.quorum import Quorum
-from node.peer_rpc import PeerRpc
-from node.protocols.amqp.direct_reply import DirectReplies
-from node.protocols.local_token import LocalToken
-from node.protocols.nats.jetstream.api import Api
-from node.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from node.management.observer import Observer
 
 #: Who may do it: anybody with a tag, or who has this one; an administrator may do everything.
 Needs = Literal["management", "monitoring", "policymaker", "administrator"]
@@ -46,66 +27,6 @@ _TAGS: dict[Needs, frozenset[str]] = {
     "policymaker": frozenset({"policymaker", "administrator"}),
     "administrator": frozenset({"administrator"}),
 }
-
-
-class Listing(Protocol):
-    """The clients of this node. A channel's `session` is that of its consumers."""
-
-    def connections(self) -> list[dict[str, Any]]: ...
-    def channels(self) -> list[dict[str, Any]]: ...
-    def close_connection(self, name: str, reason: str) -> bool:
-        """False: there is none of this name."""
-        ...
-
-
-class Listeners:
-    """The clients of several listeners."""
-
-    def __init__(self, *listeners: Listing) -> None:
-        self._listeners = listeners
-
-    def connections(self) -> list[dict[str, Any]]:
-        return [each for listener in self._listeners for each in listener.connections()]
-
-    def channels(self) -> list[dict[str, Any]]:
-        return [each for listener in self._listeners for each in listener.channels()]
-
-    def close_connection(self, name: str, reason: str) -> bool:
-        closed = [listener.close_connection(name, reason) for listener in self._listeners]
-        return any(closed)
-
-
-@dataclass(frozen=True, slots=True)
-class ManagementServices:
-    """Of the node."""
-
-    settings: Settings
-    broker: Broker
-    sessions: Sessions
-    clients: Clients
-    direct_replies: DirectReplies
-    publisher: Publisher
-    auth: Auth
-    alarms: Alarms
-    health: Health
-    quorum: Quorum
-    drain: Drain
-    streams: Api
-    backups: Backups
-    local_token: LocalToken
-    peer_rpc: PeerRpc
-    listing: Listing
-    audit: Audit
-    links: LinkSupervisor
-    counters: ClientCounters = field(default_factory=ClientCounters)
-
-    @property
-    def cluster(self) -> ClusterNode:
-        return self.broker.cluster
-
-    @property
-    def catalog(self) -> CatalogMachine:
-        return self.broker.cluster.catalog_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from node.management.context import ManagementServices
+from node.management.services import ManagementServices
+from node.memory import resident_bytes
+from node.metrics.resources import open_files
 
 #: What comes and goes, as RabbitMQ names it.
 CHURN = (
@@ -25,7 +25,6 @@ CHURN = (
 USED = ("mem_used", "fd_used", "sockets_used", "disk_free")
 #: What is told with rates and curves.
 MEASURED = (*USED, *CHURN)
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def host_facts(services: ManagementServices, *, uptime_s: float) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def host_facts(services: ManagementServices, *, uptime_s: float) -> dict[str, An
 def measured(services: ManagementServices) -> dict[str, int]:
     """What the process has now, and what came and went since it began: all of MEASURED."""
     used = (
-        memory_bytes(),
+        resident_bytes(),
         open_files(),
         len(services.clients),
         shutil.disk_usage(services.settings.data_dir).free,
@@ -68,18 +67,3 @@ def measured(services: ManagementServices) -> dict[str, int]:
         names.deleted_count,
     )
     return dict(zip(MEASURED, (*used, *counts), strict=True))
-
-
-def memory_bytes() -> int:
-    """Resident."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):  # not Linux: the most that it ever was
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def open_files() -> int:
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return 0

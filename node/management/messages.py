@@ -18,11 +18,11 @@ from node.management.messages_here import ACK_MODES
 from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.messages import properties as amqp
+from node.messages.amqp_errors import AmqpError
 from node.messages.message import exchange_and_key, on_wire, where_of
 from node.messages.plain_values import wrong_value
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.direct_reply import PREFIX
-from node.protocols.amqp.errors import AmqpError
 
 PUBLISH_S_MAX = 10.0
 #: How long a get waits for its queue to have a leader, and how often it looks.

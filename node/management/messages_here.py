@@ -10,7 +10,7 @@ from cluster.machine.replies import NO_QUEUE
 from cluster.types import ConsumerKey, LargeBody, QueueId
 from node.dispatch.outgoing import MessageBatch
 from node.errors import Refused, error_of
-from node.management.context import ManagementServices
+from node.management.services import ManagementServices
 
 LEASE_MS = 30_000
 

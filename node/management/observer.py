@@ -20,7 +20,6 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.counters import GroupCounters, QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
-from node.management.context import ManagementServices
 from node.management.facts import (
     COUNTED,
     Moment,
@@ -44,6 +43,7 @@ from node.management.samples import (
     now_row,
     times,
 )
+from node.management.services import ManagementServices
 from node.messages.message import as_map
 
 SAMPLE_S = 5.0

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from node.messages import nats_headers
 from node.messages import properties as amqp
-from node.protocols.amqp.errors import AmqpError
+from node.messages.amqp_errors import AmqpError
 
 #: What a native map may say that AMQP has a property for.
 _TEXTS = (

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from node.messages import tables
-from node.protocols.amqp.errors import SYNTAX_ERROR, ConnectionError_
+from node.messages.amqp_errors import SYNTAX_ERROR, ConnectionError_
 
 CACHE_COUNT_MAX: Final = 4096
 CACHED_BYTES_MAX: Final = 1024

@@ -7,16 +7,15 @@ What only a queue's leader sees (dead letters, what queues hold) is counted ther
 
 from __future__ import annotations
 
+import typing
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from cluster.machine.catalog import QueueInfo
-    from cluster.machine.replies import Enqueued
-    from node.dispatch.outgoing import MessageBatch
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.replies import Enqueued
 
 #: Bounds, in seconds, from what a sync of a fast disk takes to what nobody waits for.
 SECONDS = (
@@ -117,6 +116,15 @@ class Sizes:
             self.buckets[bisect_left(SIZE_BOUNDS, size)] += count
 
 
+class Batch(typing.Protocol):
+    """Messages that were taken at once, as often as each other."""
+
+    @property
+    def bodies(self) -> Sequence[Sized]: ...
+    @property
+    def acquired_count(self) -> int: ...
+
+
 @dataclass(slots=True)
 class DeliveryCounters:
     """What clients of one protocol got from queues of one type."""
@@ -141,7 +149,7 @@ class DeliveryCounters:
         if redelivered:
             self.redelivered += count
 
-    def got(self, batches: Sequence[MessageBatch], *, auto: bool) -> None:
+    def got(self, batches: Sequence[Batch], *, auto: bool) -> None:
         """The answer to one request."""
         count = sum([len(batch.bodies) for batch in batches])
         if not count:

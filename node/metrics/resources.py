@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from node.management.host import memory_bytes, open_files
+from node.memory import resident_bytes
 from node.metrics.families import gauge, gauges
 from node.metrics.scrape import Scrape
 from node.metrics.sources import Process, Sources
@@ -32,7 +33,7 @@ def node_coarse(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
         f"{prefix}process_open_tcp_sockets", "Connections of clients.", sources.connections()
     )
     yield gauge(
-        f"{prefix}process_resident_memory_bytes", "Memory in use, resident.", memory_bytes()
+        f"{prefix}process_resident_memory_bytes", "Memory in use, resident.", resident_bytes()
     )
     yield gauge(
         f"{prefix}disk_space_available_bytes",
@@ -64,6 +65,13 @@ def node_limits(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     yield gauge(
         f"{prefix}erlang_uptime_seconds", "Time since this node started.", sources.uptime_s()
     )
+
+
+def open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # not Linux
+        return 0
 
 
 def _files_max() -> int:

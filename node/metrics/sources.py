@@ -5,25 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from prometheus_client.registry import Collector
 
-from node.metrics.client_counters import ClientCounters
-from node.metrics.clients_now import ClientsNow, clients_now
+from cluster.cluster_node import ClusterNode
+from cluster.machine.counters import QueueCounters
+from cluster.types import QueueId
+from node.metrics.client_counters import ClientCounters, Counts
+from node.metrics.clients_now import ClientsNow
 from node.metrics.deaths import Deaths
 from node.metrics.queue_rows import QueueRows
 from node.metrics.watch import Watch
+from node.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from cluster.cluster_node import ClusterNode
-    from cluster.machine.counters import QueueCounters
-    from cluster.types import QueueId
-    from node.broker.alarms import Alarms
-    from node.clients.sessions import Sessions
-    from node.metrics.client_counters import Counts
-    from node.protocols.amqp.server import AmqpServer
-    from node.settings.settings import Settings
+
+class Alarms(Protocol):
+    """Of this node."""
+
+    memory_bytes_max: int
+
+    @property
+    def memory(self) -> bool: ...
+    @property
+    def disk(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,7 @@ class Process:
 
     settings: Settings
     alarms: Alarms
-    amqp: AmqpServer
-    sessions: Sessions
+    clients: Callable[[], ClientsNow]
     #: Of a queue that has consumers: the share of the time in which none of its messages waited.
     capacity: Callable[[QueueId, QueueCounters], float]
     cluster_name: Callable[[], str]
@@ -69,7 +73,7 @@ class Sources:
 
     def clients(self) -> ClientsNow:
         if self._clients is None:
-            self._clients = clients_now(self.process)
+            self._clients = ClientsNow() if self.process is None else self.process.clients()
         return self._clients
 
     def uptime_s(self) -> float:

@@ -11,8 +11,6 @@ from typing import NoReturn
 
 from quorate.lifetime import end_with_starter
 
-EXIT_INTERRUPTED = 130
-
 
 def main() -> NoReturn:
     """Run the command line of this process."""
@@ -25,7 +23,7 @@ def run(arguments: list[str]) -> int:
     import typer
 
     from quorate.cli.app import command_line
-    from quorate.cli.output import complain, explain
+    from quorate.cli.output import EXIT_INTERRUPTED, complain, explain
 
     try:
         result = command_line()(arguments, prog_name="quorate", standalone_mode=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from quorate.cli import EXIT_INTERRUPTED
 from quorate.cli.output import (
+    EXIT_INTERRUPTED,
     CommandError,
     addresses,
     login,

@@ -24,6 +24,8 @@ FOLDER = ".quorate"
 #: In the folder of a cluster that `quorate up` started: where its nodes are.
 CLUSTER_FILE = "cluster.json"
 PIPE_COLUMNS = 1_000
+#: The exit status of a command that was interrupted.
+EXIT_INTERRUPTED = 130
 Result = TypeVar("Result")
 
 Json = Annotated[

@@ -244,7 +244,7 @@ CONSENSUS = (
     ),
     Mutant(
         "a candidate does not vote for itself on disk",
-        _RAFT + "member.py",
+        _RAFT + "member_state.py",
         "self.core.set_term(self.term + 1, self.me.id)",
         "self.core.set_term(self.term + 1, None)",
         (FUZZ, RAFT),
@@ -279,14 +279,14 @@ CONSENSUS = (
     ),
     Mutant(
         "a majority of the survivors of a lost majority elects their first leader",
-        _RAFT + "membership_view.py",
+        _RAFT + "member_state.py",
         "forced = self.configurations.forced is not None",
         "forced = False",
         (RECOVERY,),
     ),
     Mutant(
         "a vote of a disk that forgot elects any leader",
-        _RAFT + "membership_view.py",
+        _RAFT + "member_state.py",
         "answers = {*votes, *suspended} if forced else votes",
         "answers = {*votes, *suspended}",
         (FUZZ,),
@@ -300,7 +300,7 @@ CONSENSUS = (
     ),
     Mutant(
         "after a lost majority votes that are withheld are enough",
-        _RAFT + "membership_view.py",
+        _RAFT + "member_state.py",
         "return not forced or _among(votes, before) >= majority(len(before))",
         "return True",
         (RAFT,),

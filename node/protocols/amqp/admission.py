@@ -9,7 +9,7 @@ from node.access.auth import Auth, User
 from node.access.permissions import Access
 from node.clients.clients import TOO_MANY, Clients
 from node.errors import AccessRefused, Refused
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     NOT_ALLOWED,
     RESOURCE_ERROR,
     ConnectionError_,

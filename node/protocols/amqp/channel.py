@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from pamqp import base, commands
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
-from node.access.auth import User
-from node.access.permissions import Access
-from node.dispatch.in_flight import InFlight
-from node.dispatch.written import WrittenPiece
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
-from node.protocols.amqp import methods, writer
-from node.protocols.amqp.declares_ahead import DeclaresAhead
-from node.protocols.amqp.deliveries import Deliveries
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     INTERNAL_ERROR,
     PRECONDITION_FAILED,
     AmqpError,
     ChannelError_,
     ConnectionError_,
 )
-from node.protocols.amqp.events import Acks, ContentTooLarge, Method, Publish
+from node.protocols.amqp import methods, writer
+from node.protocols.amqp.channel_context import ChannelHost
+from node.protocols.amqp.declares_ahead import DeclaresAhead
+from node.protocols.amqp.deliveries import Deliveries
+from node.protocols.amqp.events import Acks, ChannelEvent, ContentTooLarge, Method, Publish
 from node.protocols.amqp.handlers import begin
 from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.publishes import Publishes, weigh
@@ -42,7 +39,6 @@ from node.protocols.amqp.services import AmqpServices
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-ChannelEvent = Publish | Acks | Method | ContentTooLarge
 
 #: Why a connection is not read: too much of what it published has no outcome yet.
 PUBLISHES = "publishes"
@@ -55,32 +51,6 @@ RETRY_S = 0.02
 FINISH_S_MAX = 10.0
 #: Settles on their way to a leader are given this long before the session ends.
 SETTLES_S_MAX = 2.0
-
-
-class ChannelHost(Protocol):
-    """What a channel may use of its connection."""
-
-    name: str
-    id: str
-    vhost: str
-    user: User
-    access: Access
-    frame_max: int
-    client_capabilities: Mapping[str, Any]
-    exclusive_queues: dict[str, None]
-    in_flight: InFlight  # of all its channels
-
-    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None: ...
-    def report_handed(self) -> None:
-        """The progress of consumers says now what the network has of their deliveries."""
-        ...
-
-    @property
-    def congested(self) -> bool: ...
-    def channel_error(self, number: int, error: AmqpError) -> None: ...
-    def connection_error(self, error: AmqpError) -> None: ...
-    def pause_reading(self, why: str) -> None: ...
-    def resume_reading(self, why: str) -> None: ...
 
 
 class Channel:

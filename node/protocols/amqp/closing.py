@@ -9,7 +9,7 @@ from pamqp import commands
 
 from cluster.machine.replies import NO_QUEUE
 from node.broker.broker import Broker
-from node.protocols.amqp.errors import AmqpError
+from node.messages.amqp_errors import AmqpError
 from node.protocols.amqp.methods import encode_method, made
 
 CONNECTION: Final = 10

@@ -23,10 +23,7 @@ from node.broker.bodies import message_bytes_max
 from node.clients.clients import Clients
 from node.dispatch.in_flight import InFlight
 from node.dispatch.written import WrittenPiece, WrittenPieces, keep_unsent_small
-from node.protocols.amqp import closing, writer
-from node.protocols.amqp.admission import Admission
-from node.protocols.amqp.channel import PUBLISHES, Channel, ChannelEvent, ChannelHost
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
@@ -35,7 +32,11 @@ from node.protocols.amqp.errors import (
     AmqpError,
     ConnectionError_,
 )
-from node.protocols.amqp.events import Event, Heartbeat, Method, Publish
+from node.protocols.amqp import closing, writer
+from node.protocols.amqp.admission import Admission
+from node.protocols.amqp.channel import PUBLISHES, Channel
+from node.protocols.amqp.channel_context import ChannelHost
+from node.protocols.amqp.events import ChannelEvent, Event, Heartbeat, Method, Publish
 from node.protocols.amqp.handshake import FRAME_BYTES_MIN, Terms
 from node.protocols.amqp.methods import made, method_ids
 from node.protocols.amqp.opening import Opening

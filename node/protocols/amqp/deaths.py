@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, cast
 
 from node.messages import properties as props
+from node.messages.amqp_errors import AmqpError
 from node.messages.message import carbon_copies, exchange_and_key, where_of
-from node.protocols.amqp.errors import AmqpError
 
 DELIVERY_COUNT = "x-delivery-count"
 FENCING_TOKEN = "x-fencing-token"  # noqa: S105 -- a header's name

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import structlog
 from pamqp import commands
@@ -34,22 +34,19 @@ from node.dispatch.chunks import merged
 from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
 from node.dispatch.written import WrittenPiece
 from node.errors import Refused
-from node.messages.message import on_wire
-from node.metrics.client_counters import ProtocolCounters
-from node.protocols.amqp import writer
-from node.protocols.amqp.deaths import marked
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     PRECONDITION_FAILED,
     ChannelError_,
     ConnectionError_,
 )
-from node.protocols.amqp.outlet import Stream
+from node.messages.message import on_wire
+from node.metrics.client_counters import ProtocolCounters
+from node.protocols.amqp import writer
+from node.protocols.amqp.deaths import marked
+from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.stream_consumers import StreamFeed, stream_on_wire
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
 
 Verdict = Literal["ack", "requeue", "discard"]
 
@@ -416,7 +413,7 @@ class _Held:
 class Deliveries:
     """One channel's consumers: subscribes them, writes their deliveries, takes their acks."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WritingChannel) -> None:
         self.consumers: dict[str, ChannelConsumer] = {}
         self.settles = ChannelSettles(channel.services.broker, channel.services.counters.amqp091)
         self.prefetch = 0  # of each new consumer; 0: no limit

@@ -66,4 +66,5 @@ class Heartbeat(NamedTuple):
     """The client is there."""
 
 
-Event = Publish | ContentTooLarge | Acks | Method | Heartbeat
+ChannelEvent = Publish | Acks | Method | ContentTooLarge
+Event = ChannelEvent | Heartbeat

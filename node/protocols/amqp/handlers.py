@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import base, commands
 
@@ -17,11 +17,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import CONSUMER_TIMEOUT_MS
 from cluster.types import GroupId
 from node.errors import OutcomeUnknown, Refused
-from node.messages.tables import plain
-from node.protocols.amqp import stream_consumers, topology
-from node.protocols.amqp.deliveries import ChannelConsumer, Verdict
-from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
     INTERNAL_ERROR,
@@ -31,10 +27,12 @@ from node.protocols.amqp.errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.tables import plain
+from node.protocols.amqp import stream_consumers, topology
+from node.protocols.amqp.channel_parts import ChannelParts
+from node.protocols.amqp.deliveries import ChannelConsumer, Verdict
+from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.publishes import Confirms
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
 
 Work = Coroutine[Any, Any, None] | None
 Basic, Confirm, Tx, Exchange, Queue = (
@@ -50,7 +48,7 @@ TIMEOUT_ARGUMENT = "x-consumer-timeout"
 CANCEL_ON_FAILOVER_ARGUMENT = "x-cancel-on-ha-failover"
 
 
-def begin(channel: Channel, method: base.Frame) -> Work:
+def begin(channel: ChannelParts, method: base.Frame) -> Work:
     handler = _HANDLERS.get(type(method))
     if handler is None:
         raise ConnectionError_(COMMAND_INVALID, f"{method.name} is not for servers on a channel")
@@ -60,24 +58,24 @@ def begin(channel: Channel, method: base.Frame) -> Work:
 # --- basic ----------------------------------------------------------------------------------------
 
 
-def _ack(channel: Channel, method: commands.Basic.Ack) -> Work:
+def _ack(channel: ChannelParts, method: commands.Basic.Ack) -> Work:
     channel.deliveries.settle("ack", method.delivery_tag, multiple=bool(method.multiple))
     return None
 
 
-def _nack(channel: Channel, method: commands.Basic.Nack) -> Work:
+def _nack(channel: ChannelParts, method: commands.Basic.Nack) -> Work:
     verdict: Verdict = "requeue" if method.requeue else "discard"
     channel.deliveries.settle(verdict, method.delivery_tag, multiple=bool(method.multiple))
     return None
 
 
-def _reject(channel: Channel, method: commands.Basic.Reject) -> Work:
+def _reject(channel: ChannelParts, method: commands.Basic.Reject) -> Work:
     verdict: Verdict = "requeue" if method.requeue else "discard"
     channel.deliveries.settle(verdict, method.delivery_tag or 0, multiple=False)
     return None
 
 
-def _qos(channel: Channel, method: commands.Basic.Qos) -> Work:
+def _qos(channel: ChannelParts, method: commands.Basic.Qos) -> Work:
     if method.prefetch_size:
         raise ConnectionError_(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     channel.deliveries.set_prefetch(method.prefetch_count, whole_channel=bool(method.global_))
@@ -85,7 +83,7 @@ def _qos(channel: Channel, method: commands.Basic.Qos) -> Work:
     return None
 
 
-async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
+async def _consume(channel: ChannelParts, method: commands.Basic.Consume) -> None:
     deliveries, host = channel.deliveries, channel.host
     tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
     if tag in deliveries.consumers or (deliveries.reply_name and tag == deliveries.reply_tag):
@@ -134,7 +132,7 @@ async def _consume(channel: Channel, method: commands.Basic.Consume) -> None:
 
 
 async def _consume_stream(
-    channel: Channel, method: commands.Basic.Consume, consumer: ChannelConsumer
+    channel: ChannelParts, method: commands.Basic.Consume, consumer: ChannelConsumer
 ) -> None:
     info, given = consumer.info, method.arguments or {}
     stream_consumers.check(info, method, consumer.prefetch)
@@ -144,7 +142,7 @@ async def _consume_stream(
     await channel.deliveries.read_stream(consumer, start, wanted)
 
 
-def _timeout_ms(channel: Channel, info: QueueInfo, arguments: dict[str, Any]) -> int | None:
+def _timeout_ms(channel: ChannelParts, info: QueueInfo, arguments: dict[str, Any]) -> int | None:
     """The consumer's own, or the queue's (None), or this node's when the queue has none (A19)."""
     own = _integer(arguments, TIMEOUT_ARGUMENT, 0, SPAN_MS_MAX)
     of_node = channel.services.settings.amqp_options.consumer_timeout_ms
@@ -156,7 +154,7 @@ def _timeout_ms(channel: Channel, info: QueueInfo, arguments: dict[str, Any]) ->
     return None if by_policy else of_node
 
 
-def _consume_replies(channel: Channel, method: commands.Basic.Consume, tag: str) -> None:
+def _consume_replies(channel: ChannelParts, method: commands.Basic.Consume, tag: str) -> None:
     deliveries = channel.deliveries
     if not method.no_ack:
         raise ChannelError_(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
@@ -180,7 +178,7 @@ def _integer(arguments: dict[str, Any], name: str, low: int, high: int) -> int |
     return value
 
 
-async def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
+async def _cancel(channel: ChannelParts, method: commands.Basic.Cancel) -> None:
     deliveries = channel.deliveries
     tag = method.consumer_tag or ""
     if deliveries.reply_name is not None and tag == deliveries.reply_tag:
@@ -192,20 +190,20 @@ async def _cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
         channel.send_method(Basic.CancelOk(tag))
 
 
-async def _get(channel: Channel, method: commands.Basic.Get) -> None:
+async def _get(channel: ChannelParts, method: commands.Basic.Get) -> None:
     info = await topology.find_queue(channel, method.queue)
     channel.host.access.check("read", "queue", info.name)
     await channel.deliveries.get(info, no_ack=bool(method.no_ack))
 
 
-def _recover(channel: Channel, method: commands.Basic.Recover) -> Work:
+def _recover(channel: ChannelParts, method: commands.Basic.Recover) -> Work:
     _recover_async(channel, method)
     channel.send_method(Basic.RecoverOk())
     return None
 
 
 def _recover_async(
-    channel: Channel, method: commands.Basic.Recover | commands.Basic.RecoverAsync
+    channel: ChannelParts, method: commands.Basic.Recover | commands.Basic.RecoverAsync
 ) -> Work:
     if not method.requeue:
         raise ConnectionError_(NOT_IMPLEMENTED, "requeue=false")
@@ -216,7 +214,7 @@ def _recover_async(
 # --- confirm and tx -------------------------------------------------------------------------------
 
 
-def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> Work:
+def _confirm_select(channel: ChannelParts, method: commands.Confirm.Select) -> Work:
     if channel.mode == "tx":
         raise ChannelError_(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     if channel.publishes.confirms is None:
@@ -226,7 +224,7 @@ def _confirm_select(channel: Channel, method: commands.Confirm.Select) -> Work:
     return None
 
 
-def _tx_select(channel: Channel, _: commands.Tx.Select) -> Work:
+def _tx_select(channel: ChannelParts, _: commands.Tx.Select) -> Work:
     if channel.mode == "confirm":
         raise ChannelError_(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     if channel.mode == "plain":
@@ -236,12 +234,12 @@ def _tx_select(channel: Channel, _: commands.Tx.Select) -> Work:
     return None
 
 
-def _check_transactional(channel: Channel) -> None:
+def _check_transactional(channel: ChannelParts) -> None:
     if channel.mode != "tx":
         raise ChannelError_(PRECONDITION_FAILED, "channel is not transactional")
 
 
-async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
+async def _tx_commit(channel: ChannelParts, _: commands.Tx.Commit) -> None:
     """All or nothing, in however many queues (C28)."""
     _check_transactional(channel)
     published, returns = channel.publishes.take_transaction()
@@ -264,7 +262,7 @@ async def _tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
     channel.send_method(Tx.CommitOk())
 
 
-def _tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> Work:
+def _tx_rollback(channel: ChannelParts, _: commands.Tx.Rollback) -> Work:
     _check_transactional(channel)
     channel.publishes.take_transaction()
     channel.deliveries.settles.roll_back()
@@ -276,7 +274,7 @@ def _nothing(*_: Any) -> Work:
     return None
 
 
-_HANDLERS: dict[type[base.Frame], Callable[[Channel, Any], Work]] = {
+_HANDLERS: dict[type[base.Frame], Callable[[ChannelParts, Any], Work]] = {
     Basic.Ack: _ack,
     Basic.Nack: _nack,
     Basic.Reject: _reject,

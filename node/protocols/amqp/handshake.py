@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from pamqp import base, commands
 
-from node.messages.tables import decode_entries
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -25,6 +24,7 @@ from node.protocols.amqp.errors import (
     SYNTAX_ERROR,
     ConnectionError_,
 )
+from node.messages.tables import decode_entries
 from node.protocols.amqp.methods import made, method_ids
 from node.version import RABBITMQ, RABBITMQ_VERSION
 

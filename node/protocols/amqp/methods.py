@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 from pamqp import base, commands
 
+from node.messages.amqp_errors import NOT_IMPLEMENTED, SYNTAX_ERROR, ConnectionError_
 from node.messages.tables import decode_table, encode_table, text_or_bytes
-from node.protocols.amqp.errors import NOT_IMPLEMENTED, SYNTAX_ERROR, ConnectionError_
 
 T = TypeVar("T", bound=base.Frame)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 from pamqp import base, commands
 
-from node.protocols.amqp.errors import CHANNEL_ERROR, AmqpError, ConnectionError_
+from node.access.auth import User
+from node.access.permissions import Access
+from node.messages.amqp_errors import CHANNEL_ERROR, AmqpError, ConnectionError_
+from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.events import Event, Heartbeat, Method
 from node.protocols.amqp.handshake import (
     PROTOCOL_HEADER,
@@ -17,19 +20,55 @@ from node.protocols.amqp.handshake import (
     Credentials,
     HandshakeState,
     OpenVhost,
+    Terms,
 )
 from node.protocols.amqp.phase import Phase
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.connection import AmqpConnection, Home
+from node.protocols.amqp.reader import Reader
+from node.protocols.amqp.services import AmqpServices
+from node.protocols.ends import Ends
 
 BUSY: Final = "handshake"
+
+
+class OpeningHome(Protocol):
+    services: AmqpServices
+    offer: Terms
+    server_properties: Mapping[str, Any]
+    admission: Admission
+
+
+class NewWire(Protocol):
+    def write(self, data: bytes) -> None: ...
+    def pause(self, why: str) -> None: ...
+    def resume(self, why: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class NewConnection(Protocol):
+    """What is opened."""
+
+    phase: Phase
+    user: User
+    access: Access
+    vhost: str
+    client_capabilities: Mapping[str, Any]
+    ends: Ends
+    reader: Reader
+
+    @property
+    def wire(self) -> NewWire: ...
+    def receive(self, events: list[Event]) -> None: ...
+    def send_method(self, method: base.Frame) -> None: ...
+    def tuned(self, terms: Terms) -> None: ...
+    def opened(self) -> None: ...
+    def connection_error(self, error: AmqpError) -> None: ...
+    def closed_by_client(self) -> None: ...
 
 
 class Opening:
     """Of one connection, until its vhost is open."""
 
-    def __init__(self, connection: AmqpConnection, home: Home, user: str | None) -> None:
+    def __init__(self, connection: NewConnection, home: OpeningHome, user: str | None) -> None:
         self.handshake = AmqpHandshake(home.offer, home.server_properties, user)
         self._connection = connection
         self._home = home

@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from node.broker.bodies import BodyGone
 from node.dispatch.written import WrittenPiece
+from node.messages.amqp_errors import INTERNAL_ERROR, ConnectionError_
 from node.protocols.amqp import writer
-from node.protocols.amqp.errors import INTERNAL_ERROR, ConnectionError_
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
+from node.protocols.amqp.channel_context import ChannelContext
 
 #: Bytes in memory behind a large body: over it the client is not read, so it must take what it
 #: asked for.
@@ -36,7 +34,7 @@ class Stream(NamedTuple):
 class Outlet:
     """Of one channel."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelContext) -> None:
         self._channel = channel
         self._behind: deque[tuple[bytes, WrittenPiece | None] | Stream] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +125,7 @@ class Outlet:
         if self._channel.closed:
             self._finish()
         else:
-            self._channel.deliveries.writable()
+            self._channel.writable()
 
     async def _send(self, stream: Stream) -> None:
         host, number = self._channel.host, self._channel.number
@@ -154,6 +152,10 @@ class Outlet:
         while self._channel.host.congested:
             self._room.clear()
             await self._room.wait()
+
+
+class WritingChannel(ChannelContext, Protocol):
+    outlet: Outlet
 
 
 def _nothing() -> None: ...

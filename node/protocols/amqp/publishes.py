@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine.catalog import QueueInfo
@@ -30,23 +30,21 @@ from node.broker.publishing import Uploaded
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.errors import BrokerError, Elsewhere
 from node.messages import properties as props
-from node.messages.message import exchange_and_key
-from node.protocols.amqp import writer
-from node.protocols.amqp.direct_reply import PREFIX
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     NO_ROUTE,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.message import exchange_and_key
+from node.protocols.amqp import writer
+from node.protocols.amqp.deliveries import Deliveries
+from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.events import Publish
-from node.protocols.amqp.outlet import Stream
+from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.refusals import no_exchange
 from node.routing import Route
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
 
 
 class ConfirmOutcome(NamedTuple):
@@ -196,12 +194,16 @@ def _runs(event: Publish) -> Iterator[_Run]:
 _Way = tuple[_QueueBatch, ...]
 
 
+class PublishingChannel(WritingChannel, Protocol):
+    deliveries: Deliveries
+
+
 class Publishes:
     """What one channel publishes: routed, batched by queue, and confirmed when all its queues have
     answered.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: PublishingChannel) -> None:
         self.confirms: Confirms | None = None
         self.used = False  # it is a publisher
         self.transaction: list[_QueueBatch] | None = None  # tx mode: published and not committed

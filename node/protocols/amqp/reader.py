@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, NewBody, PartedBody
-from node.messages.properties import ASKS, asks, check
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
     SYNTAX_ERROR,
@@ -24,6 +23,7 @@ from node.protocols.amqp.errors import (
     AmqpError,
     ConnectionError_,
 )
+from node.messages.properties import ASKS, asks, check
 from node.protocols.amqp.events import Acks, ContentTooLarge, Event, Heartbeat, Method, Publish
 from node.protocols.amqp.methods import decode_method
 

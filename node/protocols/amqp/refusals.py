@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.machine import replies as codes
 from node.broker.ingress import INTERNAL_EXCHANGE
 from node.errors import BrokerError, Elsewhere, OutcomeUnknown
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     ACCESS_REFUSED,
     COMMAND_INVALID,
     INTERNAL_ERROR,

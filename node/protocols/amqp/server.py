@@ -14,7 +14,8 @@ import structlog
 
 from node.clients.clients import Clients
 from node.protocols.amqp.admission import Admission
-from node.protocols.amqp.channel import Channel, ChannelHost
+from node.protocols.amqp.channel import Channel
+from node.protocols.amqp.channel_context import ChannelHost
 from node.protocols.amqp.connection import AmqpConnection
 from node.protocols.amqp.handshake import Terms, server_properties
 from node.protocols.amqp.listing import describe, details

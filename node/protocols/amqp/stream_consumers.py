@@ -19,14 +19,14 @@ from cluster.machine.catalog_queues import queue_text
 from cluster.machine.checks import shown
 from node.broker.stream_reads import Start, StreamMessage, StreamReader, Wanted
 from node.messages import properties as props
-from node.messages.message import on_wire
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     AmqpError,
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.message import on_wire
 from node.protocols.amqp.stream_arguments import seconds_of
 from node.tasks import Tasks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pamqp import commands
 
@@ -35,21 +35,19 @@ from cluster.machine.commands import (
 from cluster.machine.replies import Reply
 from node.broker.broker import reserved, transient_by
 from node.errors import Elsewhere, Refused, reply_of
-from node.messages.tables import plain
-from node.protocols.amqp import stream_arguments
-from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
-from node.protocols.amqp.errors import (
+from node.messages.amqp_errors import (
     ACCESS_REFUSED,
     NOT_FOUND,
     PRECONDITION_FAILED,
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.tables import plain
+from node.protocols.amqp import stream_arguments
+from node.protocols.amqp.channel_parts import ChannelParts
+from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
-
-if TYPE_CHECKING:
-    from node.protocols.amqp.channel import Channel
 
 Exchange, Queue = commands.Exchange, commands.Queue
 
@@ -59,7 +57,7 @@ NAME_BYTES_MAX = 255
 # --- finding --------------------------------------------------------------------------------------
 
 
-async def find_queue(channel: Channel, name: str, *, now: bool = False) -> QueueInfo:
+async def find_queue(channel: ChannelParts, name: str, *, now: bool = False) -> QueueInfo:
     """The queue, if this connection may touch it. An empty name is the one declared last."""
     host = channel.host
     if not name:
@@ -80,7 +78,7 @@ async def find_queue(channel: Channel, name: str, *, now: bool = False) -> Queue
     return info
 
 
-async def _counts(channel: Channel, info: QueueInfo) -> tuple[int, int]:
+async def _counts(channel: ChannelParts, info: QueueInfo) -> tuple[int, int]:
     """Ready messages and consumers, from the leader. In the catalog and not in its group is a queue
     that comes, or one that went with its node: time tells.
     """
@@ -103,7 +101,7 @@ async def _counts(channel: Channel, info: QueueInfo) -> tuple[int, int]:
     return await channel.patiently(ask, info)
 
 
-async def _change(channel: Channel, command: Command) -> Reply:
+async def _change(channel: ChannelParts, command: Command) -> Reply:
     return reply_of(await channel.services.broker.cluster.change(command))
 
 
@@ -115,7 +113,7 @@ def _check_text(value: str, what: str) -> None:
 # --- exchanges ------------------------------------------------------------------------------------
 
 
-async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) -> None:
+async def declare_exchange(channel: ChannelParts, method: commands.Exchange.Declare) -> None:
     host = channel.host
     name, vhost = method.exchange, host.vhost
     catalog = channel.services.broker.cluster.catalog_machine
@@ -153,7 +151,7 @@ async def declare_exchange(channel: Channel, method: commands.Exchange.Declare) 
         channel.send_method(Exchange.DeclareOk())
 
 
-async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) -> None:
+async def delete_exchange(channel: ChannelParts, method: commands.Exchange.Delete) -> None:
     channel.host.access.check("configure", "exchange", method.exchange)
     command = DeleteExchange(channel.host.vhost, method.exchange, if_unused=bool(method.if_unused))
     await _change(channel, command)
@@ -161,7 +159,7 @@ async def delete_exchange(channel: Channel, method: commands.Exchange.Delete) ->
         channel.send_method(Exchange.DeleteOk())
 
 
-async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> None:
+async def bind_exchange(channel: ChannelParts, method: commands.Exchange.Bind) -> None:
     arguments = plain(method.arguments or {})
     await _bind(
         channel, Bind, method.source, "exchange", method.destination, method.routing_key, arguments
@@ -170,7 +168,7 @@ async def bind_exchange(channel: Channel, method: commands.Exchange.Bind) -> Non
         channel.send_method(Exchange.BindOk())
 
 
-async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) -> None:
+async def unbind_exchange(channel: ChannelParts, method: commands.Exchange.Unbind) -> None:
     arguments = plain(method.arguments or {})
     await _bind(
         channel,
@@ -186,7 +184,7 @@ async def unbind_exchange(channel: Channel, method: commands.Exchange.Unbind) ->
 
 
 async def _bind(
-    channel: Channel,
+    channel: ChannelParts,
     kind_of_command: type[Bind | Unbind],
     source: str,
     kind: DestinationKind,
@@ -211,7 +209,7 @@ async def _bind(
 # --- queues ---------------------------------------------------------------------------------------
 
 
-async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> None:
+async def declare_queue(channel: ChannelParts, method: commands.Queue.Declare) -> None:
     name = method.queue
     if name == PSEUDO_QUEUE or name.startswith(PREFIX):
         await _declare_replies(channel, method)
@@ -238,7 +236,7 @@ async def declare_queue(channel: Channel, method: commands.Queue.Declare) -> Non
 
 
 async def _declared_and_counted(
-    channel: Channel, method: commands.Queue.Declare
+    channel: ChannelParts, method: commands.Queue.Declare
 ) -> tuple[str, int, int]:
     while True:
         if method.passive:
@@ -255,7 +253,7 @@ async def _declared_and_counted(
             # It was deleted, and this node's copy of the catalog has heard of that only now.
 
 
-async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueInfo:
+async def _declared(channel: ChannelParts, method: commands.Queue.Declare) -> QueueInfo:
     host, broker = channel.host, channel.services.broker
     name, vhost = method.queue, host.vhost
     server_named = name == ""
@@ -327,7 +325,7 @@ async def _declared(channel: Channel, method: commands.Queue.Declare) -> QueueIn
     return info
 
 
-async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
+async def _declare_replies(channel: ChannelParts, method: commands.Queue.Declare) -> None:
     """Responders ask this way whether the requester is still there."""
     name = method.queue
     if name != PSEUDO_QUEUE and not await channel.services.direct_replies.exists(name):
@@ -336,7 +334,7 @@ async def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> 
         channel.send_method(made(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
-async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
+async def bind_queue(channel: ChannelParts, method: commands.Queue.Bind) -> None:
     info = await find_queue(channel, method.queue)
     arguments = plain(method.arguments or {})
     key = _key_of(method, info)
@@ -345,7 +343,7 @@ async def bind_queue(channel: Channel, method: commands.Queue.Bind) -> None:
         channel.send_method(Queue.BindOk())
 
 
-async def unbind_queue(channel: Channel, method: commands.Queue.Unbind) -> None:
+async def unbind_queue(channel: ChannelParts, method: commands.Queue.Unbind) -> None:
     try:
         info = await find_queue(channel, method.queue)
     except ChannelError_ as error:
@@ -363,7 +361,7 @@ def _key_of(method: commands.Queue.Bind | commands.Queue.Unbind, info: QueueInfo
     return method.routing_key or ("" if method.queue else info.name)
 
 
-async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
+async def purge_queue(channel: ChannelParts, method: commands.Queue.Purge) -> None:
     info = await find_queue(channel, method.queue)
     channel.host.access.check("read", "queue", info.name)
     count = await channel.patiently(lambda: channel.services.broker.purge(info), info)
@@ -371,7 +369,7 @@ async def purge_queue(channel: Channel, method: commands.Queue.Purge) -> None:
         channel.send_method(Queue.PurgeOk(count))
 
 
-async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
+async def delete_queue(channel: ChannelParts, method: commands.Queue.Delete) -> None:
     channel.deliveries.hold_notices()
     try:
         count = await _delete(channel, method)
@@ -381,7 +379,7 @@ async def delete_queue(channel: Channel, method: commands.Queue.Delete) -> None:
         channel.deliveries.flush_cancels()
 
 
-async def _delete(channel: Channel, method: commands.Queue.Delete) -> int:
+async def _delete(channel: ChannelParts, method: commands.Queue.Delete) -> int:
     """How many messages went with it. Deleting what is not there is fine, as in RabbitMQ."""
     host, cluster = channel.host, channel.services.broker.cluster
     count = 0

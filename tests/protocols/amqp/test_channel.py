@@ -10,10 +10,10 @@ import pytest
 from pamqp import commands
 
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
+from node.messages.amqp_errors import INTERNAL_ERROR, AmqpError
 from node.metrics.client_counters import ClientCounters, Counts
 from node.protocols.amqp import channel
 from node.protocols.amqp.channel import Channel
-from node.protocols.amqp.errors import INTERNAL_ERROR, AmqpError
 from node.protocols.amqp.events import Method, Publish, publish_of
 from node.tasks import Tasks
 

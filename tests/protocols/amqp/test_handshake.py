@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import base, commands
 
+from node.messages import amqp_errors as errors
+from node.messages.amqp_errors import AmqpError
 from node.messages.tables import encode_entries
-from node.protocols.amqp import errors
-from node.protocols.amqp.errors import AmqpError
 from node.protocols.amqp.handshake import (
     PROTOCOL_HEADER,
     AmqpHandshake,
@@ -113,7 +113,7 @@ class TestStart:
         class Connected:
             server_properties = server_properties("quorate")
 
-        assert Transport.qos_semantics_matches_spec(None, Connected()) is False
+        assert cast(Any, Transport).qos_semantics_matches_spec(None, Connected()) is False
 
     def test_external_is_offered_to_who_has_shown_a_certificate(self):
         start = AmqpHandshake(OFFER, {}, "ann").begin(PROTOCOL_HEADER)
@@ -174,7 +174,7 @@ class TestCredentials:
 
     def test_only_who_understands_is_told_that_the_login_failed(self):
         told, silent = begun(), begun()
-        told.receive(start_ok(**COULD_CLOSE))
+        told.receive(start_ok(**cast(Any, COULD_CLOSE)))
         silent.receive(start_ok())
 
         error = told.refused()

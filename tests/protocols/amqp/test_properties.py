@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from node.messages import properties, tables
-from node.protocols.amqp.errors import SYNTAX_ERROR, AmqpError
+from node.messages.amqp_errors import SYNTAX_ERROR, AmqpError
 
 ALL: dict[str, Any] = {
     "content_type": "application/json",
@@ -34,7 +34,10 @@ _NAMES = st.sets(st.sampled_from(sorted(ALL)))
 
 class TestProperties:
     def test_they_are_as_another_codec_writes_them(self):
-        values = {**ALL, "timestamp": datetime.fromtimestamp(ALL["timestamp"], tz=UTC)}
+        values: dict[str, Any] = {
+            **ALL,
+            "timestamp": datetime.fromtimestamp(ALL["timestamp"], tz=UTC),
+        }
         values["message_type"] = values.pop("type")
         del values["cluster_id"]
 
@@ -152,6 +155,10 @@ class TestHeaders:
                 ask()
 
 
+def _decimal(number: int, places: int) -> Decimal:
+    return Decimal(number).scaleb(-places)
+
+
 _VALUES = st.recursive(
     st.one_of(
         st.none(),
@@ -162,7 +169,7 @@ _VALUES = st.recursive(
         st.binary(max_size=20),
         st.integers(0, 4 * 10**9).map(lambda s: datetime.fromtimestamp(s, tz=UTC)),
         st.builds(
-            lambda n, places: Decimal(n).scaleb(-places),
+            _decimal,
             st.integers(-(2**31), 2**31 - 1),
             st.integers(0, 9),
         ),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from node.broker.bodies import PART_BYTES, PARTED_OVER_BYTES, PartedBody, in_one_piece
+from node.messages import amqp_errors as errors
 from node.messages.properties import NONE, build
-from node.protocols.amqp import errors
 from node.protocols.amqp.events import (
     Acks,
     ContentTooLarge,
@@ -56,7 +56,7 @@ class TestPublishes:
     def test_equal_messages_but_for_their_bodies_are_one_event(self, bodies: list[bytes]):
         events = reader().feed(b"".join(publish(content) for content in bodies))
 
-        assert events == [publish_of(1, where(), NONE, bodies)]
+        assert events == [publish_of(1, where(), NONE, [*bodies])]
 
     @pytest.mark.parametrize(
         "others",
@@ -345,7 +345,13 @@ _PUBLISHES = st.builds(
     flags=st.integers(0, 3),
     part_bytes_max=st.integers(1000, 4088),
 )
-_STREAKS = st.builds(lambda data, count: data * count, _PUBLISHES, st.integers(1, 6))
+
+
+def _repeated(data: bytes, count: int) -> bytes:
+    return data * count
+
+
+_STREAKS = st.builds(_repeated, _PUBLISHES, st.integers(1, 6))
 _ACKS = st.builds(ack, st.integers(0, 5), channel=st.integers(1, 2), multiple=st.booleans())
 _OTHERS = st.sampled_from(
     [
@@ -433,6 +439,6 @@ def test_empty_frames_of_a_body_are_not_kept():
     for _ in range(100):
         assert subject.feed(body(1, b"") * 100) == []
 
-    [content] = subject._contents.values()
+    [content] = subject._contents.values()  # pyright: ignore[reportPrivateUsage]
     assert content.parts == []
     assert flattened(subject.feed(body(1, b"hi")))

@@ -14,15 +14,17 @@ import pytest
 import trustme
 import uvloop
 from pamqp import commands
+from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
 
 from cluster.groups.outcome import Outcome
 from node.access.auth import User, UserLimits
 from node.clients.clients import Clients
 from node.errors import AccessRefused, Refused
+from node.messages.amqp_errors import ChannelError_, ConnectionError_
 from node.protocols.amqp import writer
-from node.protocols.amqp.channel import Channel, ChannelHost
-from node.protocols.amqp.errors import ChannelError_, ConnectionError_
+from node.protocols.amqp.channel import Channel
+from node.protocols.amqp.channel_context import ChannelHost
 from node.protocols.amqp.events import Acks, Event, Method, Publish, publish_of
 from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
@@ -198,7 +200,7 @@ class World:
         return int(self.server.address.rpartition(":")[2])
 
     async def stop(self) -> None:
-        for connection in list(self.server._connections):
+        for connection in list(self.server._connections):  # pyright: ignore[reportPrivateUsage]
             connection.abort()  # its client will not answer
         await self.server.stop()
         await self.tasks.stop()
@@ -310,7 +312,8 @@ class TestPika:
                 "127.0.0.1", world.port, "/", credentials, heartbeat=30
             )
             connection = pika.BlockingConnection(parameters)
-            first, second = connection.channel(), connection.channel()
+            first: Any = connection.channel()
+            second = connection.channel()
             first.queue_declare("größe")
             first.basic_publish("", "orders", b"hello")
             first.close()
@@ -749,7 +752,7 @@ class TestTls:
             parameters = pika.ConnectionParameters(
                 "127.0.0.1",
                 port,
-                credentials=pika.credentials.ExternalCredentials(),
+                credentials=ExternalCredentials(),
                 ssl_options=pika.SSLOptions(context, "localhost"),
             )
             with pika.BlockingConnection(parameters) as connection:
@@ -788,7 +791,7 @@ class TestTls:
                 credentials=(
                     pika.PlainCredentials("ann", "secret")
                     if shows == "none"
-                    else pika.credentials.ExternalCredentials()
+                    else ExternalCredentials()
                 ),
                 ssl_options=pika.SSLOptions(context, "localhost"),
             )
@@ -796,7 +799,7 @@ class TestTls:
                 connection.channel()
 
         if shows == "a stranger's":
-            with pytest.raises(pika.exceptions.AMQPConnectionError):
+            with pytest.raises(AMQPConnectionError):
                 await asyncio.to_thread(use)
         else:
             await asyncio.to_thread(use)
