@@ -25,6 +25,7 @@ from nats.js.errors import (
     ObjectNotFoundError,
 )
 
+from node.protocols.nats.jetstream.api import Api
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Three
 from tests.testkit.waiting import WAIT_S, until
@@ -488,8 +489,9 @@ class TestPulling:
 
         async def lose() -> None:
             assert leader is not None
-            for listener in three.nodes.nodes[name].cluster.on_link_lost[-1:]:
-                listener(leader)
+            for listener in three.nodes.nodes[name].cluster.on_link_lost:
+                if isinstance(getattr(listener, "__self__", None), Api):
+                    listener(leader)
 
         await asyncio.to_thread(three.do, lose())
 
