@@ -70,6 +70,15 @@
 {{- if $values.archive.enabled -}}
 {{- $_ := set $settings "log" (dict "archive_dir" "/archive") -}}
 {{- end -}}
+{{- if $values.listeners.nats -}}
+{{- $_ := set $settings "nats" "0.0.0.0:4222" -}}
+{{- end -}}
+{{- if $values.listeners.natsTls -}}
+{{- $_ := set $settings "nats_tls" "0.0.0.0:4443" -}}
+{{- end -}}
+{{- if $values.listeners.natsMonitor -}}
+{{- $_ := set $settings "nats_monitor" "0.0.0.0:8222" -}}
+{{- end -}}
 {{- if $tls -}}
 {{- $_ := set $settings "tls" (dict
       "client_cert" "/etc/quorate/tls/tls.crt"

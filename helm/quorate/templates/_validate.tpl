@@ -65,6 +65,12 @@
 {{- if and (eq $v.tls.mode "off") (not $v.listeners.amqp) -}}
 {{- $wrong = append $wrong "listeners.amqp: without it and with tls.mode=off no AMQP client can connect; leave it true, or set tls.mode" -}}
 {{- end -}}
+{{- if and (eq $v.tls.mode "off") $v.listeners.natsTls -}}
+{{- $wrong = append $wrong "listeners.natsTls: needs certificates; set tls.mode to existingSecret or certManager" -}}
+{{- end -}}
+{{- if and $v.listeners.natsMonitor (not $v.listeners.nats) (not $v.listeners.natsTls) -}}
+{{- $wrong = append $wrong "listeners.natsMonitor: there is no NATS to watch; set listeners.nats or listeners.natsTls" -}}
+{{- end -}}
 {{- $archives := list -}}
 {{- range $place := list $v.archive.existingClaim $v.archive.hostPath $v.archive.size -}}
 {{- if $place -}}{{- $archives = append $archives $place -}}{{- end -}}
@@ -81,7 +87,7 @@
 {{- if and (or $v.postmortem.cronJob.enabled $v.postmortem.job.enabled) (not $v.postmortem.image) -}}
 {{- $wrong = append $wrong "postmortem.image: name an image with Spark and `quorate postmortem`; the nodes' image has neither" -}}
 {{- end -}}
-{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "peer" "peers" "join" "secret" "secret_file" "default_user" "default_password" "default_password_file" "tls" -}}
+{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "nats" "nats_tls" "nats_advertise" "nats_monitor" "peer" "peers" "join" "secret" "secret_file" "default_user" "default_password" "default_password_file" "tls" -}}
 {{- if hasKey $v.extraConfig $key -}}
 {{- $wrong = append $wrong (printf "extraConfig.%s: is the chart's own to set; see the values for listeners, tls, secrets and config" $key) -}}
 {{- end -}}

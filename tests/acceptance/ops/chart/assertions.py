@@ -21,7 +21,16 @@ UID = 10001
 # What a stop needs after the drain: SIGTERM hands over again, then ends work in hand, each within
 # stop_ms_max.
 STOP_S = 20
-PORTS = {"http": 8080, "amqp": 5672, "amqps": 5671, "https": 8443, "peer": 7070}
+PORTS = {
+    "http": 8080,
+    "amqp": 5672,
+    "amqps": 5671,
+    "https": 8443,
+    "nats": 4222,
+    "nats-tls": 4443,
+    "nats-monitor": 8222,
+    "peer": 7070,
+}
 CONFIG = "/etc/quorate"
 
 
@@ -172,7 +181,7 @@ def settings(found: list[Object]) -> list[str]:
             )
             if path is not None and str(Path(path).relative_to(CONFIG)) not in files
         ]
-        listening = {name: getattr(each, name) for name in PORTS}
+        listening = {name: getattr(each, name.replace("-", "_")) for name in PORTS}
         expected = {name: f"0.0.0.0:{PORTS[name]}" for name in ports}
         if expected != {name: value for name, value in listening.items() if value is not None}:
             wrong.append(f"{each.node}: listens at {listening}, and the pod's ports are {ports}")

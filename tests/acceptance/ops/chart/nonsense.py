@@ -96,6 +96,21 @@ NONSENSE = [
     ),
     Nonsense("no door for AMQP", _set("listeners.amqp=false"), ["listeners.amqp: without it"]),
     Nonsense(
+        "NATS by TLS without certificates",
+        _set("listeners.natsTls=true"),
+        ["listeners.natsTls: needs certificates"],
+    ),
+    Nonsense(
+        "no NATS to watch",
+        _set("listeners.natsMonitor=true"),
+        ["listeners.natsMonitor: there is no NATS to watch"],
+    ),
+    Nonsense(
+        "NATS behind the chart's back",
+        _set("extraConfig.nats=0.0.0.0:4222"),
+        ["extraConfig.nats: is the chart's own"],
+    ),
+    Nonsense(
         "an archive without a volume",
         _set("archive.enabled=true"),
         ["archive: 0 volumes are named"],

@@ -131,6 +131,33 @@ def test_clients_need_their_label_when_not_every_pod_is_one():
     }
 
 
+def test_nats_is_there_when_it_is_asked_for():
+    def ports(found: list[Object]) -> dict[str, set[str]]:
+        """By service."""
+        return {
+            each["metadata"]["name"].rpartition("quorate")[2]: {
+                port["name"] for port in each["spec"]["ports"]
+            }
+            for each in of_kind(found, "Service")
+        }
+
+    nats = {"nats", "nats-tls", "nats-monitor"}
+    assert not nats & set().union(*ports(objects("default")).values())
+
+    flags = [f"--set=listeners.{name}=true" for name in ("nats", "natsTls", "natsMonitor")]
+    found = rendered(*flags, values=case("tls-existing").values)
+    of_clients, of_nodes = ports(found)[""], ports(found)["-headless"]
+    assert nats & of_clients == {"nats", "nats-tls"}
+    assert nats <= of_nodes
+    (policy,) = of_kind(found, "NetworkPolicy")
+    _, clients, prometheus = policy["spec"]["ingress"]
+    reached = [{port["port"] for port in rule["ports"]} & nats for rule in (clients, prometheus)]
+    assert reached == [{"nats", "nats-tls"}, {"nats-monitor"}]
+    (container,) = stateful_set(found)["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["QUORATE_NATS_ADVERTISE"].endswith("svc.cluster.local:4222")
+
+
 def test_clients_certificates_are_demanded_unless_they_are_optional():
     def verified(*flags: str) -> list[str]:
         found = rendered(*flags, values=case("tls-existing").values)
