@@ -53,6 +53,7 @@ from node.protocols.native.websocket import WebSockets
 from node.protocols.nats.metrics import NatsMetrics
 from node.protocols.nats.monitoring import Monitoring
 from node.protocols.nats.server import NatsServer
+from node.protocols.nats.system import System
 from node.protocols.nats.websocket import PATH as NATS_PATH
 from node.protocols.nats.websocket import NatsWebSockets
 from node.protocols.tls import Certificates
@@ -314,20 +315,20 @@ class Node:
     ) -> None:
         parts = self.parts
         self.metrics.sources.kept.append(NatsMetrics(nats))
+        monitoring = self.nats_monitoring = Monitoring(
+            self.settings,
+            self.cluster,
+            nats,
+            parts.health,
+            limiter=limiter,
+            certificates=self.certificates,
+        )
+        System(self.settings, self.cluster, nats, monitoring, parts.peer_rpc, parts.tasks)
         begun.push_async_callback(nats.stop)
         await nats.listen()
         parts.drain.listeners.append(nats)
-        if self.settings.nats_monitor is not None:
-            monitoring = self.nats_monitoring = Monitoring(
-                self.settings,
-                self.cluster,
-                nats,
-                parts.health,
-                limiter=limiter,
-                certificates=self.certificates,
-            )
-            begun.push_async_callback(monitoring.stop)
-            await monitoring.listen()
+        begun.push_async_callback(monitoring.stop)
+        await monitoring.listen()
 
     async def _manage(self, request: web.Request) -> web.StreamResponse:
         assert self.management is not None, "the gate is closed until there is one"

@@ -93,6 +93,9 @@ NONCE_BYTES: Final = 11
 #: And what it is.
 ABOUT: Final = ("name", "lang", "version")
 
+#: With what requests about nodes and users begin.
+SYSTEM: Final = b"$SYS.REQ."
+
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
@@ -146,6 +149,8 @@ class NatsHome(Protocol):
     tasks: Tasks
     jetstream: JetStream
 
+    #: Asked under `$SYS`. False: nobody would answer.
+    on_system: Callable[[NatsConnection, Publish], bool]
     payload_bytes_max: int
     subscriptions_max: int  # of a connection
     in_flight_bytes_max: int  # of a connection, into streams
@@ -542,6 +547,8 @@ class NatsConnection(asyncio.Protocol):
         else:
             self._say_ok(count)
             taken = self._home.jetstream.publish(self, message)
+            if subject.startswith(SYSTEM):
+                taken |= self._home.on_system(self, message)
             if not taken and message.reply and self._no_responders:
                 self._say_nobody(message)
 

@@ -75,7 +75,7 @@ _SORTS: Final[Mapping[str, Callable[[NatsConnection], float]]] = {
 
 
 class Monitoring:
-    """One a node, if it listens for NATS's clients and for this."""
+    """One a node, if it listens for NATS's clients; by HTTP if `nats_monitor` is set."""
 
     def __init__(
         self,
@@ -99,24 +99,25 @@ class Monitoring:
         self._http = HttpServer(
             settings, limiter, certificates, {"nats_monitor": (settings.nats_monitor, None)}
         )
-        paths: dict[str, Callable[[_Query], Awaitable[Json]]] = {
-            "/varz": self._varz,
-            "/connz": self._connz,
-            "/subsz": self._subsz,
-            "/jsz": self._jsz,
-            "/accountz": self._accountz,
-            "/routez": self._routez,
+        self._answers: dict[str, Callable[[_Query], Awaitable[Json]]] = {
+            "varz": self._varz,
+            "connz": self._connz,
+            "subsz": self._subsz,
+            "jsz": self._jsz,
+            "accountz": self._accountz,
+            "routez": self._routez,
         }
         router = self._http.app.router
-        for path, answer in paths.items():
-            router.add_get(path, self._answering(answer))
+        for name, answer in self._answers.items():
+            router.add_get(f"/{name}", self._answering(answer))
         router.add_get("/healthz", self._healthz)
-        self._paths = "".join(f"{path}\n" for path in (*paths, "/healthz"))
+        self._paths = "".join(f"/{name}\n" for name in (*self._answers, "healthz"))
         router.add_get("/", self._index)
 
     @property
-    def address(self) -> str:
-        return self._http.addresses["nats_monitor"]
+    def address(self) -> str | None:
+        """None: not by HTTP."""
+        return self._http.addresses.get("nats_monitor")
 
     async def listen(self) -> None:
         """SettingsError: it cannot."""
@@ -139,6 +140,15 @@ class Monitoring:
             return web.json_response(await answer(_Query(request.query)))
 
         return handle
+
+    async def answer(self, name: str, query: Mapping[str, str]) -> Json | None:
+        """As HTTP would be, for who asks otherwise. None: there is nothing of this name. Raises
+        web.HTTPBadRequest.
+        """
+        if name == "healthz":
+            return self._health_of(_Query(query))
+        answer = self._answers.get(name)
+        return None if answer is None else await answer(_Query(query))
 
     def _about(self) -> Json:
         return {"server_id": self._nats.id, "now": text_of_ms(self._cluster.now_ms())}
@@ -215,14 +225,17 @@ class Monitoring:
         return {**self._about(), "server_name": name, "num_routes": len(rows), "routes": rows}
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        """Of the node; or of one stream or consumer, as this node's copy has it."""
         self._asked[request.path] += 1
-        query = _Query(request.query)
+        found = self._health_of(_Query(request.query))
+        return web.json_response(found, status=found.get("status_code", 200))
+
+    def _health_of(self, query: _Query) -> Json:
+        """Of the node; or of one stream or consumer, as this node's copy has it."""
         account, name, consumer = map(query.text, ("account", "stream", "consumer"))
         if reasons := self._health.why_not_ready():
             return _unwell(503, "; ".join(reasons))
         if not name:
-            return web.json_response({"status": "ok"})
+            return {"status": "ok"}
         if not account:
             return _unwell(400, '"account" must not be empty when checking stream health')
         info = self._cluster.queue_info(account, name)
@@ -234,7 +247,7 @@ class Monitoring:
         stream = None if group is None else stream_of(group, info.queue)
         if consumer and stream is not None and consumer not in stream.consumers:
             return _unwell(404, f'JetStream consumer "{consumer}" not found for stream "{name}"')
-        return web.json_response({"status": "ok"})
+        return {"status": "ok"}
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -521,7 +534,6 @@ def _refuse(text: str) -> NoReturn:
     raise web.HTTPBadRequest(text=text)
 
 
-def _unwell(status: int, error: str) -> web.Response:
+def _unwell(status: int, error: str) -> Json:
     word = "error" if status == 400 else "unavailable"
-    about = {"status": word, "status_code": status, "error": error}
-    return web.json_response(about, status=status)
+    return {"status": word, "status_code": status, "error": error}

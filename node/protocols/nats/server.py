@@ -7,6 +7,7 @@ import itertools
 import json
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from node.protocols.nats.connection import (
 )
 from node.protocols.nats.jetstream.api import LEVEL
 from node.protocols.nats.jetstream.service import JetStream
+from node.protocols.nats.reader import Publish
 from node.protocols.nats.subjects import Subjects
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings
@@ -89,6 +91,10 @@ class NatsServer:
         self.leaving = False  # no more connections
         self._empty = asyncio.Event()
         self._empty.set()
+        #: Takes what a client asks under `$SYS`: see `node.protocols.nats.system`.
+        self.on_system: Callable[[NatsConnection, Publish], bool] = lambda _connection, _asked: (
+            False
+        )
         subjects.on_peers_changed = self._tell_clients
 
     # --- life -------------------------------------------------------------------------------------
