@@ -136,7 +136,7 @@ class System:
             return self._refused(400, refused.text or "")
         if found is None:
             return self._refused(404, f"there is no {what.upper()[:80]}")
-        return self._reply(found)
+        return self._reply({"status_code": 200} | found if what == "healthz" else found)
 
     def _is_meant(self, options: Json) -> bool:
         row = self._server_row()

@@ -42,7 +42,7 @@ def test_one_node_is_asked_by_its_name_or_its_number(three: Three, at: Connect):
 
     number = found["server"]["id"]
     (found,) = asked(client, f"$SYS.REQ.SERVER.{number}.HEALTHZ")
-    assert found["data"] == {"status": "ok"}
+    assert found["data"] == {"status": "ok", "status_code": 200}
     (found,) = asked(client, f"$SYS.REQ.SERVER.{number}.STATSZ")
     assert found["server"]["id"] == number
     assert found["statsz"]["routes"] == [{"rid": 1, "name": "n1"}, {"rid": 2, "name": "n2"}]
