@@ -23,7 +23,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
-from cluster.machine.effects import Deliver, Effect
+from cluster.machine.effects import ConsumerEnded, Deliver, Effect
 from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import Enqueued, Fetched, Got, Ok, Refused, Reply
 
@@ -44,6 +44,7 @@ class QueueCounters:
     #: Messages waited although somebody was subscribed: every consumer had all that it may have.
     held_up_ms: int = 0
     held_up_since_ms: int | None = None
+    timed_out_ms: int | None = None  # when a consumer was last ended for not settling in time
 
     def held_up_until(self, now_ms: int) -> int:
         """In all."""
@@ -139,6 +140,8 @@ class GroupCounters:
                     counters.delivered += chunk.bodies.count
                     if chunk.acquired_count:
                         counters.redelivered += chunk.bodies.count
+            elif type(effect) is ConsumerEnded and effect.reason == "timeout":
+                self.of[effect.queue].timed_out_ms = now_ms
 
     def _fetched(self, command: Fetch, reply: Fetched, now_ms: int) -> None:
         counters = self.of[command.queue]

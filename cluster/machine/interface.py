@@ -78,6 +78,8 @@ class ConsumerView:
     auto_settle: bool
     active: bool  # A34
     status: str  # up | suspected | cancelled | quiescing | waiting | get
+    room: int  # how many messages it may be given now
+    timeout_ms: int | None  # its own, instead of the queue's
 
 
 class Removed(NamedTuple):

@@ -71,7 +71,7 @@ from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
 from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
-from cluster.types import ConsumerKey, QueueId, SessionId, Stamp, made
+from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp, made
 
 NOW_MS_MAX = 1 << 53
 #: What one queue is told to do, and since which machine version.
@@ -337,6 +337,11 @@ class QueueMachine:
 
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
+
+    def attached(self, session: SessionId) -> tuple[NodeId, int | None] | None:
+        """The node at which the session is, and until when it is suspected; None: it is not."""
+        found = self._sessions.get(session)
+        return None if found is None else (found.node, found.due_ms)
 
     def removed(self) -> dict[str, Removed]:
         """Messages that left otherwise than settled, by reason, those of deleted queues included;

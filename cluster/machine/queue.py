@@ -379,6 +379,8 @@ class Queue:
                     auto_settle=consumer.auto_settle,
                     active=consumers.is_active(consumer),
                     status=consumers.status_of(consumer),
+                    room=consumer.room,
+                    timeout_ms=consumer.timeout_ms,
                 )
                 for consumer in consumers.by_key.values()
             ],

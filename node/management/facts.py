@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cluster.machine.counters import QueueCounters, held_up_until
+from cluster.machine.deadletters import EXPIRED, MAXLEN
+from cluster.machine.disposal import NOTHING_REMOVED
 from cluster.machine.interface import ConsumerView, QueueView
 
 #: What is counted, as `message_stats` calls it.
@@ -68,6 +70,8 @@ class Sample(NamedTuple):
     messages: tuple[int, int, int]
     held_up_ms: int
     held_up_since_ms: int | None
+    expired: int = 0  # dropped for it, as `overflowed`
+    overflowed: int = 0
 
 
 class Moment(NamedTuple):
@@ -87,7 +91,13 @@ def sampled(counters: QueueCounters, view: QueueView) -> Sample:
     )
     messages = (view.messages, view.ready_count, view.unsettled_count)
     return Sample(
-        counters.changes, counts, messages, counters.held_up_ms, counters.held_up_since_ms
+        counters.changes,
+        counts,
+        messages,
+        counters.held_up_ms,
+        counters.held_up_since_ms,
+        view.removed.get(EXPIRED, NOTHING_REMOVED).dropped,
+        view.removed.get(MAXLEN, NOTHING_REMOVED).dropped,
     )
 
 

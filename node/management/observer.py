@@ -20,6 +20,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.counters import GroupCounters, QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
+from node.management import queue_state
 from node.management.facts import (
     COUNTED,
     Moment,
@@ -105,6 +106,7 @@ class Observer:
         peer_rpc.on("led_history", self._answer_led_history)
         peer_rpc.on("login_attempts", self._answer_attempts)
         peer_rpc.on("head_timestamps", self._answer_timestamps)
+        peer_rpc.on(queue_state.KIND, self._answer_state)
         peer_rpc.on("take", lambda _, fields: take_here(services, fields))
 
     async def run(self) -> None:
@@ -318,6 +320,21 @@ class Observer:
             if facts is not None:
                 rows[queue] = facts.packed()
         return rows
+
+    def _answer_state(self, _: NodeId, fields: list[Any]) -> dict[str, Any] | None:
+        """Of a queue that this node leads."""
+        queue = QueueId(fields[0])
+        info = self._services.catalog.queue_by_id(queue)
+        if info is None:
+            return None
+        machine = self._services.broker.machine(info.group)
+        view = machine.queue(queue)
+        if view is None:
+            return None
+        now = sampled(machine.counters.of[queue], view)
+        before = self._noted(queue)[0] or (EMPTY if self._has_looked else now)
+        lost = now.expired - before.expired, now.overflowed - before.overflowed
+        return queue_state.state_here(machine, queue, lost)
 
     async def head_timestamps(self, infos: Sequence[QueueInfo]) -> dict[QueueId, int]:
         """What the publishers of their oldest ready messages said, where they did."""

@@ -17,9 +17,11 @@ from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
 from node.management.context import DONE, Call, Endpoint, Response, created
+from node.management.diagnosis import diagnose
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
+from node.management.situation import situation_of
 from node.management.unsupported import check_queue
 from node.management.values import Body
 
@@ -257,6 +259,19 @@ async def purge(call: Call) -> Response:
     return DONE
 
 
+async def why(call: Call) -> Json:
+    """Why its messages do not move."""
+    info = found(call)
+    if info.stream is not None:
+        raise bad_request(f"{info.name} is a stream: its cursors say how far they are")
+    situation = await situation_of(call, info)
+    return {
+        "name": info.name,
+        "vhost": info.vhost,
+        "findings": [finding._asdict() for finding in diagnose(situation)],
+    }
+
+
 # --- replicas -------------------------------------------------------------------------------------
 
 
@@ -298,6 +313,7 @@ ROUTES = (
     Endpoint("PUT", _ONE, declare),
     Endpoint("DELETE", _ONE, delete),
     Endpoint("DELETE", f"{_ONE}/contents", purge),
+    Endpoint("GET", f"{_ONE}/why", why),
     Endpoint("GET", "queues/quorum/{vhost}/{queue}/status", replicas, "monitoring"),
     Endpoint("POST", "rebalance/queues", rebalance, "administrator"),
 )

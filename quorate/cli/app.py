@@ -399,6 +399,22 @@ def queue_peek(
     )
 
 
+@queue_app.command("why")
+def queue_why(
+    queue: Queue,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Why its messages do not move, in plain words, and what to do. Exit status 1: there is a
+    reason; 0: nothing holds them up.
+    """
+    from quorate.cli.backlogs import run_why
+
+    return run_why(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 
