@@ -206,6 +206,8 @@ STREAMS_SINCE = 4
 ATOMIC_SINCE = 5
 #: And batches that come from another stream.
 ORIGINS_SINCE = 5
+#: And single messages that are taken out of their queue, or delayed otherwise.
+SURGERY_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -365,6 +367,8 @@ _COMMANDS: dict[int, Layout] = {
     33: Layout(commands.TransactionPart, load=_STEPS_LOAD, dump=_STEPS_DUMP),
     34: Layout(commands.TransactionDone),
     35: Layout(commands.Reserve, load={"wants": _triples}, since=3),
+    36: Layout(commands.Withdraw, load=_RANGES, since=SURGERY_SINCE),
+    37: Layout(commands.Retime, load=_RANGES, since=SURGERY_SINCE),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),

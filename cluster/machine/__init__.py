@@ -13,6 +13,7 @@ it in this list:
 | `MessageExpiry`  | `expiry`      | nothing: it judges by the times in store and marks |
 | `Checkout`       | `checkout`    | `Consumers` and what they hold, fencing tokens |
 | `QueueLifetime`  | `lifetime`    | when the queue was last used, or reported as expired |
+| `Surgery`        | `surgery`     | nothing: it takes out or delays single messages that wait |
 | `Subscriptions`  | `subscribing` | nothing: it registers consumers with the two above |
 | `QueueLimits`    | `limits`      | room that transactions have reserved |
 | `QueueAdmission` | `admission`   | `Publishers`, `DedupIds`, `Uploads` of large bodies |

@@ -354,6 +354,27 @@ class Pause:
     paused: bool
 
 
+@value
+class Withdraw:
+    """Waiting messages, ready or delayed, leave the queue: all of these, or none. As a step of a
+    transaction that puts them elsewhere they are moved. Since machine version 5.
+    """
+
+    queue: QueueId
+    ranges: Ranges
+
+
+@value
+class Retime:
+    """Those of these messages that wait, ready or delayed, are ready at another time: at once, when
+    it is past. Since machine version 5.
+    """
+
+    queue: QueueId
+    ranges: Ranges
+    ready_at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLettersMoved:
     """The dead letters of this queue numbered up to `number` are safe in their targets' groups:
@@ -446,6 +467,8 @@ QueueCommand = (
     | Get
     | Purge
     | Pause
+    | Withdraw
+    | Retime
     | UpdateQueue
     | DeadLettersMoved
     | Handed
@@ -455,7 +478,7 @@ QueueCommand = (
     | Fetch
     | Acknowledge
 )
-Step = Enqueue | Settle | Return | Discard
+Step = Enqueue | Settle | Return | Discard | Withdraw
 GroupSteps = tuple[GroupId, Sequence[Step]]
 
 

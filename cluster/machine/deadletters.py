@@ -26,6 +26,7 @@ DELIVERY_LIMIT = "delivery_limit"
 PURGED = "purged"
 DELETED = "deleted"  # with their queue
 REFUSED = "refused"  # at publish, over a limit
+WITHDRAWN = "withdrawn"  # one by one, perhaps to another queue
 
 DEATH_RECORDS_MAX = 256
 

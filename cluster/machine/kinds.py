@@ -85,6 +85,10 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         """Why the consumer cannot settle these."""
         ...
 
+    def keeps(self, ranges: Ranges, /) -> Refused | None:
+        """Why these cannot all be withdrawn."""
+        ...
+
     def dead_letters(self, count: int, /) -> Sequence[DeadLetter]:
         """The first ones on their way to other groups."""
         ...

@@ -33,12 +33,14 @@ from cluster.machine.commands import (
     PutConsumer,
     QueueCommand,
     Reserve,
+    Retime,
     Subscribe,
     Tick,
     Transaction,
     TransactionDone,
     TransactionPart,
     UpgradeMachine,
+    Withdraw,
 )
 from cluster.machine.context import ApplyContext
 from cluster.machine.counters import GroupCounters
@@ -80,6 +82,7 @@ QUEUE_COMMANDS: dict[Any, int] = {
     Handed: 2,
     BodyPart: 3,
     **dict.fromkeys((DeleteMessage, PutConsumer, DropConsumer, Fetch, Acknowledge), 4),
+    **dict.fromkeys((Withdraw, Retime), 5),
 }
 DIGEST_BYTES = 16
 #: Ranges of live entries that are kept of a queue that does not change.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from cluster.machine.identity import QueueIdentity
@@ -77,6 +79,25 @@ class ReadyMessages:
             self._used ^= 1 << priority
         self.count -= taken[1] - taken[0] + 1
         return taken
+
+    def cut(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Remove whatever is ready of the range, and answer it."""
+        removed: list[tuple[int, int]] = []
+        for priority in self.priorities():
+            level = self._levels[priority]
+            removed += [(start, end) for start, end, _ in level.cut(first, last)]
+            if not level.count:
+                self._used ^= 1 << priority
+        self.count -= sum(end - start + 1 for start, end in removed)
+        return removed
+
+    def pieces(self, first: int, last: int) -> list[tuple[int, int]]:
+        """What is ready of the range."""
+        return [
+            (start, end)
+            for priority in self.priorities()
+            for start, end, _ in self._levels[priority].pieces(first, last)
+        ]
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(priority, first, last), in the order of delivery."""
@@ -207,6 +228,42 @@ class Messages:
         self.waiting_bytes -= self.store.bytes_of(first, last)
         return first, last
 
+    def take_waiting(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Remove those of these ascending ranges that wait, ready or delayed, and answer them in
+        the order of positions.
+        """
+        taken = [piece for first, last in ranges for piece in self.ready.cut(first, last)]
+        left: list[tuple[int, int, int]] = []
+        for delay in self.delayed:
+            ready_at_ms, first, last = delay
+            inside = _within(first, last, ranges)
+            if not inside:
+                left.append(delay)
+                continue
+            taken += inside
+            outside = [(ready_at_ms, *each) for each in _without(first, last, inside)]
+            left += outside
+            if self._delayed_sum is not None:
+                self._delayed_sum += sum(_product_of(*each) for each in outside)
+                self._delayed_sum -= _product_of(*delay)
+        heapify(left)
+        self.delayed = left
+        self.delayed_count = sum(last - first + 1 for _, first, last in left)
+        taken.sort()
+        self.waiting_bytes -= sum(self.store.bytes_of(first, last) for first, last in taken)
+        return taken
+
+    def missing(self, ranges: Sequence[tuple[int, int]]) -> int | None:
+        """The first position of these ascending ranges that does not wait; None: all do."""
+        found = [piece for first, last in ranges for piece in self.ready.pieces(first, last)]
+        for _, first, last in self.delayed:
+            found += _within(first, last, ranges)
+        waiting: RangeMap[None] = RangeMap()
+        for first, last in sorted(found):
+            waiting.put(first, last, None)
+        gaps = (waiting.missing(first, last) for first, last in ranges)
+        return next((gap for gap in gaps if gap is not None), None)
+
     def take_head_bytes(self, wanted: int, look_at: int) -> tuple[int, int]:
         """As `take_head`: at most as many as are needed to be rid of so many bytes."""
         first, last = self.ready.top.head if self.ready.count else self.delayed[0][1:]
@@ -328,6 +385,26 @@ class Messages:
 
 def _product_of(ready_at_ms: int, first: int, last: int) -> int:
     return (_DELAYED + _READY_AT * ready_at_ms) * weight(first, last)
+
+
+def _within(first: int, last: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of one range is in these ascending ones."""
+    slot = bisect_left(ranges, first, key=itemgetter(1))
+    found: list[tuple[int, int]] = []
+    while slot < len(ranges) and ranges[slot][0] <= last:
+        found.append((max(first, ranges[slot][0]), min(last, ranges[slot][1])))
+        slot += 1
+    return found
+
+
+def _without(first: int, last: int, cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The rest of a range, less these ascending parts of it."""
+    left: list[tuple[int, int]] = []
+    for start, end in cuts:
+        if first < start:
+            left.append((first, start - 1))
+        first = end + 1
+    return [*left, (first, last)] if first <= last else left
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -35,11 +35,13 @@ from cluster.machine.commands import (
     QueueCommand,
     QueueConfig,
     Ranges,
+    Retime,
     Return,
     SetCredit,
     Settle,
     Subscribe,
     UpdateQueue,
+    Withdraw,
 )
 from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import DELETED, Deaths
@@ -62,6 +64,7 @@ from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused
 from cluster.machine.runs import RangeMap
 from cluster.machine.settings import wrong_settings
 from cluster.machine.subscribing import Subscriptions
+from cluster.machine.surgery import Surgery
 from cluster.machine.timetable import Deadline
 from cluster.types import ConsumerKey
 
@@ -81,6 +84,7 @@ class Queue:
         "messages",
         "name",
         "subscriptions",
+        "surgery",
     )
 
     def __init__(self, identity: QueueIdentity, now_ms: int) -> None:
@@ -95,6 +99,7 @@ class Queue:
         self.consumers = self.checkout.consumers
         self.lifetime = QueueLifetime(identity, self.consumers, self.deadline, now_ms)
         self.subscriptions = Subscriptions(identity, self.messages, self.checkout, self.lifetime)
+        self.surgery = Surgery(identity, self.messages, self.disposal)
         self.limits = QueueLimits(identity, self.messages, self.disposal, self.checkout)
         self.admission = QueueAdmission(
             identity, self.messages, self.limits, self.expiry, self.disposal, self.deadline
@@ -134,6 +139,10 @@ class Queue:
             case Pause():
                 self.checkout.paused = command.paused
                 return Ok(self.message_count)
+            case Withdraw():
+                return self.surgery.withdraw(context, command)
+            case Retime():
+                return self.surgery.retime(context, command)
             case UpdateQueue():
                 return self._update(command.config)
             case DeleteMessage() | PutConsumer() | DropConsumer() | Fetch() | Acknowledge():
@@ -223,6 +232,9 @@ class Queue:
         self, consumer: ConsumerKey, ranges: Ranges, token: int | None = None
     ) -> Refused | None:
         return self.checkout.lacks(consumer, ranges, token)
+
+    def keeps(self, ranges: Ranges) -> Refused | None:
+        return self.surgery.objection(ranges)
 
     def used(self, now_ms: int) -> None:
         self.lifetime.used(now_ms)

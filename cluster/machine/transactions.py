@@ -32,6 +32,7 @@ from cluster.machine.commands import (
     TransactionDone,
     TransactionPart,
     Wants,
+    Withdraw,
 )
 from cluster.machine.context import ApplyContext, span
 from cluster.machine.effects import TransactionsDue
@@ -155,6 +156,7 @@ class Transactions:
         arriving: dict[int, list[int]] = {}
         settled: dict[tuple[QueueId, ConsumerKey], list[tuple[int, int]]] = {}
         settling: list[Settle | Return | Discard] = []
+        withdrawn: dict[QueueId, list[tuple[int, int]]] = {}
         for step in steps:
             queue = self._queues.get(step.queue)
             if queue is None:
@@ -163,6 +165,8 @@ class Transactions:
                 )
             if isinstance(step, Enqueue):
                 arriving.setdefault(step.queue, []).extend(map(len, step.bodies))
+            elif isinstance(step, Withdraw):
+                withdrawn.setdefault(step.queue, []).extend(step.ranges)
             else:
                 settled.setdefault((step.queue, step.consumer), []).extend(step.ranges)
                 settling.append(step)
@@ -172,6 +176,10 @@ class Transactions:
                 return refusal
         for step in settling:
             refusal = self._queues[step.queue].lacks(step.consumer, step.ranges, step.token)
+            if refusal is not None:
+                return refusal
+        for queue_id, ranges in withdrawn.items():
+            refusal = self._queues[queue_id].keeps(sorted(ranges))
             if refusal is not None:
                 return refusal
         for queue_id, sizes in arriving.items():

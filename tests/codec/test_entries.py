@@ -172,6 +172,11 @@ SAMPLES_V5: dict[str, Any] = {
     "put_consumer_of_group": c.PutConsumer(
         1, {"name": "c", "priority_policy": "overflow", "priority_groups": ["g"]}
     ),
+    "withdraw": c.Withdraw(1, ((1, 4), (7, 7))),
+    "retime": c.Retime(1, ((2, 3),), 1_700_000_000_000),
+    "transaction_move": c.Transaction(
+        "n1", 3, 9, 8, [c.Withdraw(1, ((1, 1),))], [(2, [c.Enqueue(4, None, 0, [b"b"])])]
+    ),
 }
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
 #: These have had fields added at the end since: their old bytes are read, others are written.

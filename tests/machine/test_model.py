@@ -1,5 +1,7 @@
 """The queue machine against a twin that keeps every message as an object, in lists."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from cluster.machine.commands import (
     Pause,
     Purge,
     QueueConfig,
+    Retime,
     Return,
     SetCredit,
     Settle,
@@ -33,6 +36,7 @@ from cluster.machine.commands import (
     Tick,
     Transaction,
     UpgradeMachine,
+    Withdraw,
 )
 from cluster.machine.effects import Applied, Deliver
 from cluster.machine.replies import Chunk, Committed, Enqueued, Got, Ok, Refused, Subscribed
@@ -49,6 +53,7 @@ class Message:
     position: int
     body: bytes
     priority: int = 0
+    ttl_ms: int | None = None
     expires_ms: int | None = None
     ready_ms: int = 0
     acquired: int = 0
@@ -262,6 +267,7 @@ class QueueModel(RuleBasedStateMachine):
             self.position += 1
             message = Message(self.position, body, min(priority, self.config.max_priority))
             message.ready_ms = born
+            message.ttl_ms = min(ttls, default=None)
             message.expires_ms = born + min(ttls) if ttls else None
             self.waiting.append(message)
         self.follow(applied)
@@ -413,7 +419,8 @@ class QueueModel(RuleBasedStateMachine):
                 self.position += 1
                 message = Message(self.position, body, ready_ms=self.now)
                 if self.config.message_ttl_ms is not None:
-                    message.expires_ms = self.now + self.config.message_ttl_ms
+                    message.ttl_ms = self.config.message_ttl_ms
+                    message.expires_ms = self.now + message.ttl_ms
                 self.waiting.append(message)
         self.follow(applied)
 
@@ -508,6 +515,34 @@ class QueueModel(RuleBasedStateMachine):
         applied = self.do(Purge(Q))
         assert applied.reply == Ok(len(self.waiting))
         self.waiting = []
+        self.follow(applied)
+
+    @precondition(lambda self: self.version >= 5 and self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: Any) -> None:
+        some = data.draw(st.sets(st.sampled_from([m.position for m in self.waiting]), min_size=1))
+        held = [m.position for consumer in self.consumers.values() for m in consumer.held]
+        refused = self.do(Withdraw(Q, [(at, at) for at in sorted({*some, self.position + 1})]))
+        assert isinstance(refused.reply, Refused), "a message that never was cannot be withdrawn"
+        for position in held:
+            assert isinstance(self.do(Withdraw(Q, [(position, position)])).reply, Refused)
+        self.waiting = [m for m in self.waiting if m.position not in some]
+        applied = self.do(Withdraw(Q, [(at, at) for at in sorted(some)]))
+        assert applied.reply == Ok(len(some))
+        self.follow(applied)
+
+    @precondition(lambda self: self.version >= 5 and self.waiting)
+    @rule(data=st.data(), later_ms=st.integers(-5, 40))
+    def retime(self, data: Any, later_ms: int) -> None:
+        some = data.draw(st.sets(st.sampled_from([m.position for m in self.waiting]), min_size=1))
+        found = [m for m in self.waiting if m.position in some]
+        for message in found:
+            message.ready_ms = max(self.now, self.now + later_ms)
+            if not message.acquired and message.ttl_ms is not None:
+                message.expires_ms = message.ready_ms + message.ttl_ms
+        ranges = [(at, at) for at in sorted({*some, self.position + 1})]
+        applied = self.do(Retime(Q, ranges, self.now + later_ms))
+        assert applied.reply == Ok(len(some))
         self.follow(applied)
 
     @rule(how=st.integers(0, 5))

@@ -1,5 +1,7 @@
 """`apply` answers whatever the command says: a log entry cannot be un-happened."""
 
+# pyright: basic, reportArgumentType=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -110,6 +112,8 @@ CATALOG = (
 )
 
 
+FIELDS["Sequence[int]"] = st.lists(integers, max_size=3)
+FIELDS["Origin | None"] = st.none() | st.deferred(lambda: built(c.Origin))
 FIELDS["Sequence[Step]"] = st.lists(st.deferred(lambda: steps), max_size=4)
 FIELDS["Sequence[GroupSteps]"] = st.lists(st.tuples(integers, FIELDS["Sequence[Step]"]), max_size=2)
 
@@ -118,7 +122,7 @@ def built(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{f.name: FIELDS[str(f.type)] for f in dataclasses.fields(kind)})
 
 
-steps = st.one_of(*(built(kind) for kind in (c.Enqueue, c.Settle, c.Return, c.Discard)))
+steps = st.one_of(*(built(kind) for kind in (c.Enqueue, c.Settle, c.Return, c.Discard, c.Withdraw)))
 commands = st.one_of(*(built(kind) for kind in KINDS if kind not in CATALOG))
 
 

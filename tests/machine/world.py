@@ -4,6 +4,8 @@ Every command is also applied to a copy that is restored from the snapshot befor
 must answer alike and end alike.
 """
 
+# pyright: basic, reportArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,6 +38,7 @@ from cluster.machine.commands import (
     Pause,
     Purge,
     QueueConfig,
+    Retime,
     Return,
     SetCredit,
     Settle,
@@ -46,6 +49,7 @@ from cluster.machine.commands import (
     TransactionPart,
     UpdateQueue,
     UpgradeMachine,
+    Withdraw,
 )
 from cluster.machine.effects import (
     ActiveChanged,
@@ -225,6 +229,11 @@ class World:
                 return Get(self.queue(args[0]), SessionId(args[1]), count, "auto" in args)
             case "purge":
                 return Purge(self.queue(args[0]))
+            case "withdraw":
+                return Withdraw(self.queue(args[0]), ranges(args[1:]))
+            case "retime":
+                at_ms = START_MS + int(options["at"])
+                return Retime(self.queue(args[0]), ranges(args[1:]), at_ms)
             case "pause" | "resume":
                 return Pause(self.queue(args[0]), verb == "pause")
             case "moved":

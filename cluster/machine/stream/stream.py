@@ -189,6 +189,9 @@ class Stream:
     ) -> Refused | None:
         return Refused(WRONG_KIND, f"{self.name} is a stream; {NOT_LIKE_A_QUEUE}")
 
+    def keeps(self, _ranges: Ranges) -> Refused | None:
+        return Refused(WRONG_KIND, f"{self.name} is a stream; {NOT_LIKE_A_QUEUE}")
+
     def take_dead_letters(
         self,
         context: ApplyContext,
