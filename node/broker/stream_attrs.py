@@ -1,10 +1,11 @@
-"""What a stream is told of messages that name it and bring a key: the subject, and what NATS's
-clients ask by headers. Pure.
+"""What a stream is told of messages that come with a key, by its name or through an exchange: the
+subject, and what NATS's clients ask by headers. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from cluster.machine import replies as codes
@@ -12,6 +13,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_ASKED, ATTR_DEDUP_ID, ATTR_SUBJECT, ATTR_TTL_MS
 from cluster.machine.stream.settings import ASKED_ID, ASKED_TTL_MS, matches
 from node.errors import Refused
+from node.messages.message import exchange_and_key, split
 from node.messages.subjects import is_literal
 
 TTL_MS_MIN: Final = 1_000
@@ -34,6 +36,34 @@ def stream_attrs(info: QueueInfo, bodies: Sequence[bytes], meta: Any, attrs: Any
     count = len(bodies)
     both = zip(_each(meta, count), _each(attrs, count), strict=True)
     return [_one(info, config, *each) for each in both]
+
+
+def with_subjects(info: QueueInfo, metas: Sequence[bytes], attrs: list[Any]) -> list[Any]:
+    """Of messages that AMQP's clients publish; `attrs` of each, or of none. A routing key that is
+    among the stream's subjects is the message's. With another one it has none.
+    """
+    subjects: Sequence[str] = (info.stream or {}).get("subjects") or ()
+    if not subjects:
+        return attrs
+    patterns = tuple(subjects)
+    found = [_subject_of(patterns, split(meta)[0]) for meta in metas]
+    if not any(found):
+        return attrs
+    return [
+        {**(own or {}), ATTR_SUBJECT: subject} if subject else own
+        for subject, own in zip(found, attrs or [None] * len(found), strict=True)
+    ]
+
+
+@lru_cache(4096)
+def _subject_of(patterns: tuple[str, ...], where: bytes) -> bytes:
+    subject = exchange_and_key(where)[1].encode()
+    return subject if _is_one_of(patterns, subject) else b""
+
+
+def _is_one_of(patterns: Sequence[str], subject: bytes) -> bool:
+    literal = is_literal(subject) and subject.split() == [subject]
+    return literal and any(matches(each.encode(), subject) for each in patterns)
 
 
 def _each(said: Any, count: int) -> list[Any]:

@@ -16,6 +16,9 @@ from node.messages import nats_headers
 from node.messages import properties as amqp
 from node.messages.amqp_errors import AmqpError
 
+#: A short string's.
+SHORT_BYTES_MAX = 255
+
 #: What a native map may say that AMQP has a property for.
 _TEXTS = (
     "content_type",
@@ -26,6 +29,9 @@ _TEXTS = (
     "type",
     "app_id",
 )
+
+#: How NATS's clients see them, and by what they give them: the names that HTTP has, or would have.
+HEADER_NAMES = {each: each.title().replace("_", "-") for each in _TEXTS}
 
 
 def short(text: str) -> bytes:
@@ -73,6 +79,24 @@ def headers_of(meta: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", headers) if type(headers) is dict else {}
 
 
+def nats_fields_of(meta: Any) -> Mapping[str, Any]:
+    """Headers, and the properties that are text among them. A header of that name comes first."""
+    headers = headers_of(meta)
+    given = as_map(meta)
+    if type(given) is not dict:
+        return headers
+    taken = {name.lower() for name in headers}
+    properties = cast("dict[str, Any]", given)
+    return {
+        **headers,
+        **{
+            name: value
+            for key, name in HEADER_NAMES.items()
+            if type(value := properties.get(key)) is str and value and name.lower() not in taken
+        },
+    }
+
+
 def carbon_copies(headers: Mapping[str, Any]) -> list[str]:
     """Routing keys besides the message's own, as AMQP publishers give them."""
     found = headers.get("CC")
@@ -109,12 +133,22 @@ def _made_map(meta: bytes) -> Mapping[str, Any]:
     return {"exchange": exchange, "key": key, **found}
 
 
+def _properties_of(block: bytes) -> Mapping[str, str]:
+    """Of NATS's headers, those that AMQP has a property for."""
+    fields = nats_headers.fields(block)
+    return {
+        key: value
+        for key, name in HEADER_NAMES.items()
+        if type(value := fields.get(name)) is str and len(value.encode()) <= SHORT_BYTES_MAX
+    }
+
+
 def on_wire(meta: Any, queue: str) -> tuple[bytes, bytes]:
     """`where` and properties for an AMQP client, whoever published."""
     if type(meta) is bytes:
         if not nats_headers.is_block(meta):
             return split(meta)
-        meta = as_map(meta)
+        meta = {**_properties_of(meta), **as_map(meta)}
     given = cast("dict[str, Any]", meta) if type(meta) is dict else {}
     key = given.get("key")
     values: dict[str, Any] = {

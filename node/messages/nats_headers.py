@@ -37,15 +37,30 @@ def fields(block: bytes) -> dict[str, Any]:
 
 
 def block_of(headers: Mapping[str, Any]) -> bytes:
-    """Those headers of another protocol that are texts, or lists of texts. Empty: none is."""
+    """Those headers of another protocol that are texts, numbers or truth values, or lists of these.
+    Empty: none is.
+    """
     found: list[str] = []
     for name, value in headers.items():
         if not name or not _NOT_IN_NAMES.isdisjoint(name):
             continue
         values = cast("list[Any]", value) if isinstance(value, list) else [value]
         found += [
-            f"{name}: {each}\r\n"
+            f"{name}: {text}\r\n"
             for each in values
-            if isinstance(each, str) and _NOT_IN_VALUES.isdisjoint(each)
+            if (text := _text(each)) is not None and _NOT_IN_VALUES.isdisjoint(text)
         ]
     return f"NATS/1.0\r\n{''.join(found)}\r\n".encode() if found else b""
+
+
+def _text(value: Any) -> str | None:
+    """None: it has none."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case _:
+            return None

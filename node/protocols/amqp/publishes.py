@@ -27,6 +27,7 @@ from cluster.types import GroupId, QueueId
 from node.broker.bodies import NewBody, PartedBody, in_one_piece, pieces_of
 from node.broker.ingress import Attrs, check_reply, shown
 from node.broker.publishing import Uploaded
+from node.broker.stream_attrs import with_subjects
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES
 from node.errors import BrokerError, Elsewhere
 from node.messages import properties as props
@@ -472,6 +473,9 @@ class Publishes:
             return
         batches = [batch for batch in self._batches.values() if batch.bodies]
         self._batches.clear()
+        for batch in batches:
+            if batch.info.stream is not None:
+                batch.attrs = with_subjects(batch.info, batch.metas, batch.attrs)
         if self.transaction is not None:
             self.transaction.extend(batches)
             return

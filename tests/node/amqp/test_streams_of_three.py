@@ -35,6 +35,7 @@ async def channel_at(node: Node, **options: Any) -> AsyncIterator[AbstractChanne
 
 @asynccontextmanager
 async def jetstream_at(node: Node) -> AsyncIterator[JetStreamContext]:
+    assert node.nats is not None
     client = await nats.connect(f"nats://{node.nats.address}", user="guest", password="guest")
     try:
         yield client.jetstream(timeout=WAIT_S)
@@ -59,7 +60,7 @@ class Reader:
         await queue.consume(self._take, arguments=given)
 
     @property
-    def offsets(self) -> list[int]:
+    def offsets(self) -> list[Any]:
         return [each.headers["x-stream-offset"] for each in self.found]
 
 
@@ -78,6 +79,7 @@ async def test_every_node_reads_it_and_goes_on_when_its_leader_ends(nodes: Nodes
         await declare(channel, "s")
         await publish(channel, "s", 0, 100)
     info = nodes.one.broker.locate("/", "s")
+    assert info is not None
     leader = await nodes.leader("s")
     copies = [n for n, node in nodes.nodes.items() if info.group in node.cluster.groups]
     assert len(copies) == 3
@@ -107,7 +109,9 @@ async def test_a_filter_counts_at_the_node_that_reads(nodes: Nodes):
     async with channel_at(nodes.one) as channel:
         await declare(channel, "s")
         for number in range(20):
-            headers = {"x-stream-filter-value": "even" if number % 2 == 0 else "odd"}
+            headers: dict[str, Any] = {
+                "x-stream-filter-value": "even" if number % 2 == 0 else "odd"
+            }
             message = aio_pika.Message(b"%d" % number, headers=headers)
             await channel.default_exchange.publish(message, routing_key="s")
     readers = []
@@ -155,5 +159,68 @@ async def test_what_amqps_clients_publish_is_read_by_natss_with_its_headers(node
         await js.add_consumer("S", durable_name="d", ack_policy="explicit")
         subscription = await js.pull_subscribe_bind("d", "S")
         first, second = await subscription.fetch(2)
-    assert (first.data, first.headers) == (b"body", {"Colour": "żółty"})
-    assert (second.data, second.headers) == (b"0", None)
+    assert first.data == b"body"
+    headers = dict(first.headers or {})
+    assert len(headers.pop("Message-Id")) == 32  # aio-pika's own
+    assert headers == {"Colour": "żółty", "number": "5", "Content-Type": "text/plain"}
+    assert (second.data, list(second.headers or {})) == (b"0", ["Message-Id"])
+
+
+async def test_a_routing_key_among_the_subjects_of_a_stream_is_the_subject(nodes: Nodes):
+    async with jetstream_at(nodes.one) as js:
+        await js.add_stream(name="KEYED", subjects=["orders.*", "vip.urgent.>"])
+    properties: dict[str, Any] = {
+        "message_id": "m1",
+        "correlation_id": "c1",
+        "app_id": "shop",
+        "type": "order",
+    }
+    async with channel_at(nodes.nodes["n2"]) as channel:
+        queue = await channel.get_queue("KEYED", ensure=False)
+        exchange = await channel.declare_exchange("shop", "topic", auto_delete=True)
+        await queue.bind(exchange, "#")
+        for key in ("orders.new", "orders.new.more", "orders.*", "vip.urgent.now", "a b"):
+            message = aio_pika.Message(key.encode(), **properties)
+            await exchange.publish(message, routing_key=key)
+        await channel.default_exchange.publish(aio_pika.Message(b"direct"), routing_key="KEYED")
+        await queue.unbind(exchange, "#")
+
+    async with jetstream_at(nodes.nodes["n3"]) as js:
+        await js.add_consumer("KEYED", durable_name="all", ack_policy="none")
+        bound = await js.pull_subscribe_bind("all", "KEYED")
+        found = [(each.subject, each.data.decode()) for each in await bound.fetch(6)]
+        assert found == [
+            ("orders.new", "orders.new"),
+            ("KEYED", "orders.new.more"),
+            ("KEYED", "orders.*"),
+            ("vip.urgent.now", "vip.urgent.now"),
+            ("KEYED", "a b"),
+            ("KEYED", "direct"),
+        ]
+        await js.add_consumer(
+            "KEYED", durable_name="some", filter_subject="orders.>", ack_policy="none"
+        )
+        bound = await js.pull_subscribe_bind("some", "KEYED")
+        (message,) = await bound.fetch(1)
+        assert message.headers == {
+            "Message-Id": "m1",
+            "Correlation-Id": "c1",
+            "App-Id": "shop",
+            "Type": "order",
+        }
+        assert (await js.get_last_msg("KEYED", "vip.urgent.*")).data == b"vip.urgent.now"
+
+
+async def test_headers_of_nats_that_amqp_has_properties_for_are_these(nodes: Nodes):
+    async with jetstream_at(nodes.one) as js:
+        await js.add_stream(name="PROPERTIES", subjects=["p"])
+        headers = {"Content-Type": "text/plain", "Message-Id": "m", "Reply-To": "x" * 256}
+        await js.publish("p", b"body", headers=headers)
+    async with channel_at(nodes.nodes["n2"]) as channel:
+        reader = Reader()
+        await reader.read(channel, "PROPERTIES", offset="first")
+        await until(lambda: len(reader.found) == 1)
+    (message,) = reader.found
+    assert (message.content_type, message.message_id) == ("text/plain", "m")
+    assert message.reply_to is None
+    assert message.headers == {**headers, "x-stream-offset": 0}

@@ -11,7 +11,7 @@ from cluster.machine.catalog import QueueInfo
 from cluster.types import Body, BodyRef, LargeBody
 from node.broker.bodies import may_be_whole, whole
 from node.broker.stream_reads import MARKER, read, stream_of
-from node.messages.message import headers_of
+from node.messages.message import nats_fields_of
 from node.messages.nats_headers import block_of, is_block
 from node.messages.properties import CACHED_BYTES_MAX
 from node.protocols.nats.jetstream.headers import with_fields
@@ -41,17 +41,17 @@ async def _joined(group: GroupLike, body: Body) -> Body:
 
 
 def header_of(meta: Any, info: QueueInfo) -> bytes:
-    """NATS's; of what AMQP's clients publish, its headers that are text."""
+    """NATS's; of what AMQP's clients publish, headers and properties that are text or numbers."""
     if meta is MARKER:
         ttl = span_of_ns((info.stream or {}).get("subject_delete_marker_ttl", 0))
         return with_fields(MARKER, [("Nats-TTL", ttl)])
     if not isinstance(meta, bytes):
-        return block_of(headers_of(meta))
+        return block_of(nats_fields_of(meta))
     if is_block(meta):
         return meta
-    return _block_of(meta) if len(meta) <= CACHED_BYTES_MAX else block_of(headers_of(meta))
+    return _block_of(meta) if len(meta) <= CACHED_BYTES_MAX else block_of(nats_fields_of(meta))
 
 
 @lru_cache(1024)
 def _block_of(meta: bytes) -> bytes:
-    return block_of(headers_of(meta))
+    return block_of(nats_fields_of(meta))
