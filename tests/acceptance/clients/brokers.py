@@ -36,6 +36,9 @@ class Broker(Protocol):
     def name(self) -> str: ...
     @property
     def urls(self) -> list[str]: ...
+    #: For NATS. None: there are none.
+    @property
+    def websocket_urls(self) -> list[str]: ...
     #: None: its nodes cannot be killed from here.
     @property
     def killable(self) -> bool: ...
@@ -70,6 +73,10 @@ class QuorateBroker:
     def management_urls(self) -> list[str]:
         """Of the nodes that run."""
         return [node.url for node in self._cluster.nodes if node.running]
+
+    @property
+    def websocket_urls(self) -> list[str]:
+        return [f"{node.url.replace('http', 'ws', 1)}/nats" for node in self._cluster.nodes]
 
     def _client(self) -> quorate.Client:
         running = [node.url for node in self._cluster.nodes if node.running]
@@ -138,6 +145,7 @@ class GivenBroker:
 
     def __init__(self, urls: list[str], command: str | None) -> None:
         self.urls = [_with_vhost(url) for url in urls]
+        self.websocket_urls: list[str] = []
         self.name = ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
         self._command = shlex.split(command) if command else []
         self._killed: list[int] = []

@@ -50,7 +50,9 @@ READERS = (*COMMON, "streams", "streams" + KILL)
 _STREAMS = ("publish", "pull", "push", "ordered", "kv", "objects", "services")
 #: What every client of NATS does.
 NATS = ("connect", *_STREAMS, *(step + KILL for step in _STREAMS))
-STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *READERS, *NATS)))
+#: Of those that come by WebSocket too.
+BY_WEBSOCKET = (*NATS, "websocket")
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *READERS, *BY_WEBSOCKET)))
 
 
 def kills(step: str) -> bool:
@@ -94,8 +96,8 @@ CLIENTS = (
 )
 
 NATS_CLIENTS = (
-    Client("nats-py", python("nats_py_program", "nats"), NATS),
-    Client("nats.js", toolchains.node("nats/node"), NATS, toolchain=True),
+    Client("nats-py", python("nats_py_program", "nats"), BY_WEBSOCKET),
+    Client("nats.js", toolchains.node("nats/node"), BY_WEBSOCKET, toolchain=True),
     Client("nats.go", toolchains.go("nats/go", "go/protocol.go"), NATS, toolchain=True),
     Client("jnats", toolchains.java("nats/java"), NATS, toolchain=True),
     Client("async-nats", toolchains.rust("nats/rust"), NATS, toolchain=True),

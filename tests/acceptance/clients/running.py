@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import psutil
 
@@ -71,6 +71,7 @@ async def _run(client: Client, program: Program, broker: Broker, steps: list[str
     """The steps to the end, or to one that ends or hangs the program: that one has failed."""
     given = {
         "urls": broker.urls,
+        "websockets": broker.websocket_urls,
         "prefix": f"clients.{client.name}.{secrets.token_hex(3)}",
         "steps": steps,
     }
@@ -150,9 +151,9 @@ OUTCOMES = {True: Outcome.OK, False: Outcome.FAILED, None: Outcome.NOT_OFFERED}
 def _parsed(line: bytes) -> dict[str, Any]:
     """A line of the protocol; other lines are a library's chatter."""
     with suppress(ValueError):
-        said = json.loads(line)
+        said: Any = json.loads(line)
         if isinstance(said, dict):
-            return said
+            return cast("dict[str, Any]", said)
     return {}
 
 

@@ -28,7 +28,13 @@ from nats.js.errors import (
 )
 
 from tests.acceptance.clients.programs import program
-from tests.acceptance.clients.programs.program import Failover, Given, equal, until_true
+from tests.acceptance.clients.programs.program import (
+    Failover,
+    Given,
+    NotOfferedError,
+    equal,
+    until_true,
+)
 
 #: What a request, or an attempt at one, may take.
 TIMEOUT_S = 2.0
@@ -119,6 +125,32 @@ async def connect(given: Given) -> str:
             raise AssertionError("a wrong password was taken")
     except nats.errors.Error as error:
         return f"a node says {version}; a wrong password: {error}"
+
+
+async def websocket(given: Given) -> str:
+    """From one node to another, with acknowledgements."""
+    if len(given.websockets) < 2:
+        raise NotOfferedError("no URLs are known")
+    count, name = 1_000, given.name("websocket").replace(".", "-")
+    user = {"user": "guest", "password": "guest"}
+    async with (
+        connected(given.websockets[:1], **user) as near,
+        connected(given.websockets[1:2], **user) as far,
+    ):
+        js = near.jetstream()
+        await js.add_stream(name=name, subjects=[f"{name}.>"])
+        body = b"x" * 1_000
+        acks = [await js.publish_async(f"{name}.{each}", body) for each in range(count)]
+        await asyncio.gather(*acks)
+        subscription = await far.jetstream().pull_subscribe(f"{name}.>", durable="all")
+        left = count
+        while left:
+            for message in await subscription.fetch(min(left, 100), timeout=TIMEOUT_S * 5):
+                equal(message.data, body, "a body")
+                await message.ack_sync()
+                left -= 1
+        await js.delete_stream(name)
+    return f"{count} messages"
 
 
 def known(client: Client) -> set[tuple[str | None, int | None]]:
@@ -291,7 +323,7 @@ async def kv(given: Given, kill: bool) -> str:
 
         async def watch() -> None:
             async for entry in watcher:
-                watched.extend([entry.value] if entry else [])
+                watched.extend([entry.value or b""] if entry else [])
 
         load, last = it.load(), await near.create("count", b"none")
 
@@ -413,7 +445,7 @@ WITH_A_STREAM = {
     "services": services,
 }
 STEPS = (
-    {"connect": connect}
+    {"connect": connect, "websocket": websocket}
     | {name: functools.partial(step, kill=False) for name, step in WITH_A_STREAM.items()}
     | {f"{name}+kill": functools.partial(step, kill=True) for name, step in WITH_A_STREAM.items()}
 )

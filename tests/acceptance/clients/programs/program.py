@@ -43,6 +43,7 @@ class Given:
 
     urls: list[str]
     prefix: str
+    websockets: list[str]
 
     @property
     def url(self) -> str:
@@ -79,7 +80,7 @@ def say(**values: Any) -> None:
 def run(steps: Mapping[str, Step]) -> None:
     """The `main` of a program."""
     asked = json.loads(sys.argv[1])
-    given = Given(asked["urls"], asked["prefix"])
+    given = Given(asked["urls"], asked["prefix"], asked.get("websockets", []))
     for name in asked["steps"]:
         try:
             if (step := steps.get(name)) is None:

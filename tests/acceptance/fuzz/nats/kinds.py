@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from random import Random
 from typing import Any
@@ -135,6 +136,33 @@ def connect_options(random: Random) -> Draft:
             line = b'CONNECT {"user":"%b"}\r\n' % (b"x" * random.choice((4_050, 4_096, 20_000)))
         case _:
             line = wire.connect(user=wire.LIMITED, **{"pass": "wrong"})
+    return Draft([line, *session(random)])
+
+
+def nkeys(random: Random) -> Draft:
+    """Who says to have a key, and has not."""
+    options = {name: value for name, value in wire.OPTIONS.items() if name not in ("user", "pass")}
+    keys: tuple[Any, ...] = (
+        wire.NKEY,
+        wire.NKEY.lower(),
+        wire.NKEY[:-1],
+        "U" * 56,
+        "x" * 500,
+        1,
+        [],
+    )
+    signed = base64.b64encode(random.randbytes(random.choice((0, 1, 63, 64, 500)))).decode()
+    signatures: tuple[Any, ...] = (
+        signed,
+        signed.rstrip("="),
+        "",
+        "\ud800",
+        "\u00fc" * 64,
+        {},
+        None,
+    )
+    given = {"nkey": random.choice(keys), "sig": random.choice(signatures)}
+    line = b"CONNECT %b\r\n" % json.dumps({**options, **given}).encode()
     return Draft([line, *session(random)])
 
 
@@ -298,6 +326,9 @@ VERBS = [
 ]
 
 
+SYSTEM = ["VARZ", "CONNZ", "SUBSZ", "JSZ", "ACCOUNTZ", "ROUTEZ", "HEALTHZ", "STATSZ", "IDZ", "NONE"]
+
+
 def api_requests(random: Random) -> Draft:
     """Any verb, of any stream and consumer, with any JSON or none."""
     frames: list[bytes] = []
@@ -315,6 +346,21 @@ def api_requests(random: Random) -> Draft:
             words.append(random.choice((wire.CONSUMER, "own", "nope", "own.fuzz.>")))
         frames.append(wire.ask(b"$JS.API." + ".".join(words).encode(), body, number))
     return survived(frames, count)
+
+
+def system_requests(random: Random) -> Draft:
+    """About nodes, with any options or none."""
+    frames: list[bytes] = []
+    names = ("server_name", "host", "cluster", "exact_match", "sort", "state", "limit", "offset")
+    more = ("cid", "subscriptions", "subscriptions_detail", "account", "acc", "stream", "test")
+    for number in range(random.choice((1, 5, 20))):
+        what = random.choice(("", *(f".{each}" for each in SYSTEM)))
+        server = random.choice(
+            ("SERVER.PING", "SERVER.n1.1", "SERVER", "USER.INFO", "ACCOUNT.PING")
+        )
+        body = random.choice((b"", b"{", {}, _object(random, (*names, *more))))
+        frames.append(wire.ask(f"$SYS.REQ.{server}{what}".encode(), body, number))
+    return survived(frames)
 
 
 def _api_body(random: Random, verb: str, name: str) -> Any:
@@ -534,6 +580,7 @@ KINDS: Kinds = {
     "random bytes": (4, random_bytes),
     "wrong start": (4, wrong_start),
     "connect options": (6, connect_options),
+    "nkeys": (2, nkeys),
     "spoilt session": (24, spoilt),
     "wrong numbers": (8, wrong_numbers),
     "long lines": (4, long_lines),
@@ -541,6 +588,7 @@ KINDS: Kinds = {
     "forbidden": (4, forbidden),
     "odd headers": (12, odd_headers),
     "api requests": (24, api_requests),
+    "system requests": (4, system_requests),
     "pulls and acks": (12, pulls_and_acks),
     "subscription flood": (1, subscription_flood),
     "fan-out": (1, fan_out),

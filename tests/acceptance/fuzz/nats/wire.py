@@ -24,6 +24,8 @@ CONSUMER = "reader"
 OWN_STREAMS = [f"fuzz-own-{number}" for number in range(4)]
 #: May publish to and read `mine.>` and inboxes, and nothing else.
 LIMITED = "fuzz-limited"
+#: A public key, of nobody.
+NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 #: Where replies that are counted go.
 INBOX = b"_INBOX.fuzz."
 

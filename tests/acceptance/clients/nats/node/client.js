@@ -3,7 +3,7 @@
 const assert = require('node:assert/strict');
 const { createHash } = require('node:crypto');
 const { setTimeout: sleep } = require('node:timers/promises');
-const { connect } = require('@nats-io/transport-node');
+const { connect, wsconnect } = require('@nats-io/transport-node');
 const { jetstream, jetstreamManager, AckPolicy } = require('@nats-io/jetstream');
 const { Kvm } = require('@nats-io/kv');
 const { Objm } = require('@nats-io/obj');
@@ -332,7 +332,36 @@ const services = (kill) =>
     return `${load}`;
   });
 
+// From one node to another, with acknowledgements. Node.js 20 has no WebSocket of its own.
+async function websocket() {
+  globalThis.WebSocket ??= require('ws').WebSocket;
+  if (given.websockets.length < 2) return 'no URLs are known';
+  const [near, far] = await Promise.all(
+    given.websockets.slice(0, 2).map((url) => wsconnect({ servers: url, user: 'guest', pass: 'guest' })),
+  );
+  const called = name('websocket').replaceAll('.', '-');
+  const manager = await jetstreamManager(near);
+  await manager.streams.add({ name: called, subjects: [`${called}.>`] });
+  const count = 1_000;
+  const body = 'x'.repeat(1_000);
+  const numbers = Array.from({ length: count }, (_, number) => number);
+  await Promise.all(numbers.map((number) => jetstream(near).publish(`${called}.${number}`, body)));
+  await manager.consumers.add(called, { durable_name: 'all', ack_policy: AckPolicy.Explicit });
+  const messages = await (await jetstream(far).consumers.get(called, 'all')).consume();
+  let left = count;
+  for await (const message of messages) {
+    assert.equal(message.string(), body);
+    assert.ok(await message.ackAck());
+    left -= 1;
+    if (left === 0) break;
+  }
+  await manager.streams.delete(called);
+  await Promise.all([near.close(), far.close()]);
+  return `${count} messages`;
+}
+
 const steps = {
+  websocket,
   connect: () =>
     connected(given.urls.slice(0, 1), async (client) => {
       await until(() => client.info.connect_urls?.length === given.urls.length, 'all addresses');
