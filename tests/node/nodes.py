@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -34,6 +34,10 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: Leaders stay where they are: seconds after a start, each would be handed to the member that is
+#: preferred, in the middle of a test.
+NEVER_S = 3_600.0
+
 
 def free_ports(count: int) -> list[int]:
     return [free_port() for _ in range(count)]
@@ -42,8 +46,11 @@ def free_ports(count: int) -> list[int]:
 class Nodes:
     """A cluster of nodes in this process."""
 
-    def __init__(self, folder: Path, count: int = 1, **flags: Any) -> None:
+    def __init__(
+        self, folder: Path, count: int = 1, *, balance_after_s: float = NEVER_S, **flags: Any
+    ) -> None:
         self.folder = folder
+        self._balance_after_s = balance_after_s
         names = [f"n{number}" for number in range(1, count + 1)]
         peers = dict(zip(names, free_ports(count), strict=True))
         self._flags: dict[str, dict[str, Any]] = {
@@ -81,6 +88,7 @@ class Nodes:
     async def start(self, name: str) -> Node:
         node = Node(load(environment={}, flags=self._flags[name]))
         await node.start()
+        node.cluster.config = replace(node.cluster.config, balance_after_s=self._balance_after_s)
         self.nodes[name] = node
         return node
 

@@ -160,7 +160,7 @@ async def test_every_node_makes_room_on_its_own_volume(
     folders = {f"n{number}": volume(size) for number, size in enumerate((50, 64, 90), start=1)}
     for name, folder in folders.items():
         (tmp_path / name).symlink_to(folder)
-    async with Nodes(tmp_path, 3, **BY_DEFAULT) as nodes:
+    async with Nodes(tmp_path, 3, balance_after_s=0.5, **BY_DEFAULT) as nodes:
         queues = ["a", "b", "c"]
         for queue in queues:
             await nodes.declare(queue)

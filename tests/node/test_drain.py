@@ -48,11 +48,16 @@ async def with_token(node: Node, method: str, path: str, token: str, **headers: 
 async def ignored(_: object) -> None: ...
 
 
+def balanced(folder: Path) -> Nodes:
+    """Three, each of which leads something soon, also when it comes back."""
+    return Nodes(folder, 3, balance_after_s=0.5)
+
+
 async def test_leaderships_go_to_others_and_stay_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("node.operating.drain.LED_S_MAX", 60.0)
-    async with Nodes(tmp_path, 3) as nodes:
+    async with balanced(tmp_path) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
         await until(lambda: led(node))  # once they are spread
@@ -76,7 +81,7 @@ async def test_the_report_waits_for_news_of_who_leads_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("node.operating.drain.LED_S_MAX", 60.0)
-    async with Nodes(tmp_path, 3) as nodes:
+    async with balanced(tmp_path) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
         await until(lambda: led(node))
@@ -98,7 +103,7 @@ async def test_who_leads_instead_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("node.operating.drain.LED_S_MAX", 0.1)
-    async with Nodes(tmp_path, 3) as nodes:
+    async with balanced(tmp_path) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
         await until(lambda: led(node))
@@ -131,7 +136,7 @@ async def test_what_comes_back_is_kept_while_the_others_are_far_behind(tmp_path:
 
 
 async def test_clients_are_told_to_go_and_doors_are_closed_until_it_is_undone(tmp_path: Path):
-    async with Nodes(tmp_path, 3) as nodes:
+    async with balanced(tmp_path) as nodes:
         await all_ready(nodes)
         node = nodes.nodes["n1"]
         url = f"amqp://guest:guest@{node.amqp.address}/"
@@ -378,7 +383,7 @@ async def test_a_stop_without_any_time_still_says_goodbye(tmp_path: Path):
 
 
 async def test_a_restart_ends_the_drain(tmp_path: Path):
-    async with Nodes(tmp_path, 3) as nodes:
+    async with balanced(tmp_path) as nodes:
         await all_ready(nodes)
         await drain(nodes.nodes["n1"])
         await nodes.stop("n1")

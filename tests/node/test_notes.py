@@ -30,7 +30,7 @@ def noted(folder: Path, kind: str) -> list[Any]:
 
 async def test_roles_links_rounds_and_peer_clocks_are_in_the_log(tmp_path: Path):
     wanted = {"role", "link-up", "round", "clock", "started", "settings"}
-    async with Nodes(tmp_path, 3):
+    async with Nodes(tmp_path, 3, balance_after_s=0.5):
 
         def all_noted() -> bool:
             return wanted <= {record.kind for record in read(str(tmp_path / "n1"))}

@@ -25,7 +25,7 @@ from nats.js.errors import (
     ObjectNotFoundError,
 )
 
-from node.protocols.nats.jetstream.api import Api
+from cluster.raft.links import TcpLinks
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Three
 from tests.testkit.waiting import WAIT_S, until
@@ -375,7 +375,7 @@ class TestPulling:
 
         for js in contexts:
             subscription = await js.pull_subscribe("s", durable="c")
-            for message in await subscription.fetch(100, timeout=1):
+            for message in await subscription.fetch(100, timeout=WAIT_S):
                 found.append(number_of(message))
                 await message.ack_sync()
 
@@ -466,7 +466,7 @@ class TestPulling:
 
         three.do(three.nodes.led_by(other, group))
 
-        rest = [number_of(each) for each in await subscription.fetch(5, timeout=1)]
+        rest = [number_of(each) for each in await subscription.fetch(5, timeout=WAIT_S)]
         assert rest == [2, 3]
 
     async def test_who_waits_at_a_node_that_is_lost_is_told(
@@ -488,10 +488,9 @@ class TestPulling:
         await until(waits)
 
         async def lose() -> None:
-            assert leader is not None
-            for listener in three.nodes.nodes[name].cluster.on_link_lost:
-                if isinstance(getattr(listener, "__self__", None), Api):
-                    listener(leader)
+            links = three.nodes.nodes[name].cluster.links
+            assert isinstance(links, TcpLinks)
+            links._peers[leader].connection.hang_up()  # type: ignore[index, union-attr]
 
         await asyncio.to_thread(three.do, lose())
 
