@@ -1,5 +1,6 @@
 """Real nodes on loopback, and a client that sends frames by hand."""
 
+# pyright: basic
 from __future__ import annotations
 
 import asyncio
@@ -107,7 +108,7 @@ class Nodes:
             machine = node.cluster.catalog_machine
             if len(machine.groups()) < 3 or node.cluster.catalog.leader is None:
                 return False
-            if any(node.cluster.address_of(name, "http") is None for name in names):
+            if any(node.cluster.address_of(NodeId(name), "http") is None for name in names):
                 return False
             if any(node.cluster.leader_of(g.id) not in names for g in machine.groups()):
                 return False

@@ -1,5 +1,6 @@
 """A node that is about to be stopped: what is asked of it, what it does, and how it is undone."""
 
+# pyright: basic
 from __future__ import annotations
 
 import asyncio
@@ -187,7 +188,7 @@ async def test_a_session_that_can_be_resumed_moves_and_keeps_what_it_holds(tmp_p
         await nodes.declare("orders")
         await all_ready(nodes)
         name = await nodes.leader("orders")
-        options = {"session": "worker", "resume_ms": 60_000}
+        options: dict[str, Any] = {"session": "worker", "resume_ms": 60_000}
         async with Client(nodes.url(name), **options) as client:
             _, _, consumer, _ = await client.ask(20, 1, "orders", {"tag": "t"})
             await client.publish("orders", b"a", request=2)

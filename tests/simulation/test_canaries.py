@@ -2,6 +2,7 @@
 real nodes are broken by, too, is in tests/chaos/test_builds.py.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
