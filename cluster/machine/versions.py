@@ -17,7 +17,7 @@ new machine version on.
 |         |         | and in the log's hash chain |
 | 4       | 0.3     | streams |
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
-|         |         | mirrors and sources, counters; parameters say who put them |
+|         |         | mirrors and sources, counters, schedules; parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among

@@ -212,6 +212,26 @@ class Publisher:
             _Item(bodies, metas, attrs, size_bytes, done, large, stored, atomic)
         )
 
+    async def store(
+        self,
+        info: QueueInfo,
+        bodies: Sequence[bytes],
+        metas: Sequence[Any],
+        attrs: Sequence[Any],
+        size_bytes: int,
+        *,
+        atomic: bool = False,
+    ) -> Stored | None:
+        """As `publish`, into a stream; what became of it."""
+        done: asyncio.Future[Stored | None] = asyncio.get_running_loop().create_future()
+
+        def stored(what: Stored | None) -> None:
+            if not done.done():  # or who waits was cancelled
+                done.set_result(what)
+
+        self.publish(info, bodies, metas, attrs, size_bytes, _ignore, stored=stored, atomic=atomic)
+        return await done
+
     def upload(
         self, info: QueueInfo, bodies: Sequence[NewBody]
     ) -> asyncio.Task[Uploaded | str | None]:
@@ -387,6 +407,10 @@ class Publisher:
             self._send(pipeline, pipeline.sent[0])
         else:
             pipeline.stalled = False
+
+
+def _ignore(_: Sequence[tuple[int, int]]) -> None:
+    """`stored` is called instead."""
 
 
 def _finish_any(

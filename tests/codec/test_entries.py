@@ -166,6 +166,9 @@ SAMPLES_V5: dict[str, Any] = {
     "create_stream_mirror": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"mirror": {"name": "O"}})
     ),
+    "create_stream_schedules": c.CreateQueue(
+        1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_schedules": True})
+    ),
     "create_stream_counter": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_counter": True})
     ),

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 from cluster.machine.admission import BODIES_MAX, NAME_CHARS_MAX, ONLY_BYTES, SEQNO_MAX, is_carrier
 from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue
 from cluster.machine.context import ApplyContext
-from cluster.machine.deadletters import REFUSED
+from cluster.machine.deadletters import PURGED, REFUSED
 from cluster.machine.effects import StreamStored
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import TIME_MS_MAX
@@ -26,12 +26,16 @@ from cluster.machine.stream import errors
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.publishers import Answer, MessageIds, StreamPublisher, StreamPublishers
 from cluster.machine.stream.retained import Retained
+from cluster.machine.stream.scheduling import Scheduling
 from cluster.machine.stream.settings import (
     ASKED_COUNTED,
+    ASKED_DUE_MS,
+    ASKED_ENDS,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MET,
     ASKED_ROLLUP,
     ASKED_STREAM,
     ASKED_SUBJECT,
@@ -57,6 +61,9 @@ _TYPES: Final[Mapping[int, type[Any]]] = {
     ASKED_ROLLUP: str,
     ASKED_TTL_MS: int,
     ASKED_COUNTED: int,
+    ASKED_DUE_MS: int,
+    ASKED_ENDS: bytes,
+    ASKED_MET: list,
 }
 
 
@@ -156,6 +163,7 @@ class Appending:
     settings: StreamSettings
     publishers: StreamPublishers = field(default_factory=StreamPublishers)
     ids: MessageIds = field(default_factory=MessageIds)
+    scheduling: Scheduling = field(default_factory=Scheduling)
     uploads: Uploads = field(default_factory=Uploads)
     reserved_count: int = 0
     reserved_bytes: int = 0
@@ -438,6 +446,19 @@ class Appending:
             self.leaving.roll_up(context, sequence)
         elif rollup:
             self.leaving.roll_up(context, sequence, subject)
+        due_ms: int | None = asked.get(ASKED_DUE_MS)
+        if due_ms is not None and self.retained.is_live(sequence):
+            self.scheduling.plan(sequence, due_ms)
+        schedule, next_ms = 0, 0
+        if ASKED_ENDS in asked:
+            schedule = self.retained.subjects.last_matching(asked[ASKED_ENDS])
+        elif ASKED_MET in asked:
+            schedule, _, next_ms = asked[ASKED_MET]
+        if schedule in self.scheduling.due_ms:
+            if next_ms:
+                self.scheduling.plan(schedule, next_ms)
+            else:
+                self.leaving.remove(context, schedule, schedule, PURGED)
 
     # --- whether it is taken ----------------------------------------------------------------------
 
@@ -476,6 +497,8 @@ class Appending:
         subject = self.kept_as(subject)
         if asked:
             answer = self._objection(subject, asked, last, ahead)
+            if answer is None and (code := self._schedule_objection(context, asked)):
+                answer = code, last
             if answer is not None:
                 return answer
         if settings.message_bytes_max is not None and size > settings.message_bytes_max:
@@ -514,6 +537,26 @@ class Appending:
         if asked.get(ASKED_ROLLUP) and (not settings.rollup or settings.deny_purge):
             return errors.NO_ROLLUP, last
         return None
+
+    def _schedule_objection(self, context: ApplyContext, asked: Asked) -> int:
+        """0: nothing."""
+        if asked.keys().isdisjoint((ASKED_DUE_MS, ASKED_ENDS, ASKED_MET)):
+            return 0
+        if not self.settings.schedules:
+            return errors.NO_SCHEDULES
+        due_ms = self.scheduling.due_ms
+        if ASKED_ENDS in asked:
+            found = self.retained.subjects.last_matching(asked[ASKED_ENDS])
+            return errors.NO_SUCH_SCHEDULE if found and found not in due_ms else 0
+        match asked.get(ASKED_MET):
+            case None:
+                return 0
+            case [int(schedule), int(at_ms), int(next_ms)] if not next_ms or next_ms > at_ms:
+                if self.scheduling.is_due(schedule, at_ms, context.now_ms):
+                    return 0
+            case _:
+                pass
+        return errors.NO_SUCH_SCHEDULE
 
     def lacks_room(self, subject: bytes, size: int, ahead: _Ahead | None) -> Answer | None:
         settings, retained = self.settings, self.retained

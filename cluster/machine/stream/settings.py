@@ -47,6 +47,11 @@ ASKED_TTL_MS = 8  # int: it goes after so long; 0: never, whatever `max_age` say
 # int: its body is a sum, made of the one in the last message of its subject, whose sequence is
 # this; below 0: of the message so many places before it in the same command
 ASKED_COUNTED = 9
+ASKED_DUE_MS = 10  # int: it is a schedule, which is due then
+ASKED_ENDS = 11  # bytes: the schedule on this subject goes
+# list: it was made of the schedule at the first number, since that is due at the second, and next
+# at the third; 0: never again
+ASKED_MET = 12
 
 
 #: Fields of configurations that a later machine version brought than streams.
@@ -56,6 +61,7 @@ STREAM_FIELDS_SINCE: Final = {
     "mirror": 5,
     "sources": 5,
     "allow_msg_counter": 5,
+    "allow_msg_schedules": 5,
 }
 CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
 
@@ -84,6 +90,7 @@ class StreamSettings:
     marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
     atomic: bool = False  # it takes batches of which all is stored, or nothing
     counter: bool = False  # it takes nothing but sums
+    schedules: bool = False  # messages may be schedules
     transform: Transform | None = None  # of the subjects under which messages are stored
     republished: Transform | None = None  # to which subjects what is stored is published again
     #: Other streams that it follows, by `origin_key`. A mirror takes from nobody else, under the
@@ -148,6 +155,7 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         ),
         atomic=config.get("allow_atomic") is True,
         counter=config.get("allow_msg_counter") is True,
+        schedules=config.get("allow_msg_schedules") is True,
         transform=_transform(config.get("subject_transform")),
         republished=_transform(config.get("republish")),
         mirror=origin_key(config["mirror"]) if config.get("mirror") else None,

@@ -41,6 +41,7 @@ from cluster.machine.stream.consumers import NO_FILTER, StreamConsumer
 from cluster.machine.stream.following import Following
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.retained import HEAD_ITEMS, Found, Retained
+from cluster.machine.stream.scheduling import Scheduling
 from cluster.machine.stream.settings import StreamSettings, stream_settings
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.stream.table import ConsumerTable
@@ -99,6 +100,7 @@ class Stream:
         if self.table.by_name:
             self.table.removed(first, last, subject_id)
         self.leaving.forget(first, last)
+        self.appending.scheduling.forget(first, last)
 
     def _marked(self, subject_id: int) -> None:
         self.table.appended({subject_id: 1})
@@ -139,6 +141,7 @@ class Stream:
         if isinstance(reply, Ok) and command.subject is None and not command.keep + command.below:
             self.table.cleared()
             self.appending.ids.clear()
+            self.appending.scheduling.due_ms.clear()
         return reply
 
     def _update(self, context: ApplyContext, config: QueueConfig) -> Reply:
@@ -249,10 +252,14 @@ class Stream:
             self.table.look_ahead()
             self.appending.look_ahead()
         self.leaving.look_ahead()
-        if self.table.take_news() | self.following.take_news():
+        if self.table.take_news() | self.following.take_news() | self.scheduling.take_news():
             context.effects.append(StreamChanged(self.id))
 
     # --- looking: what the doors read -------------------------------------------------------------
+
+    @property
+    def scheduling(self) -> Scheduling:
+        return self.appending.scheduling
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
@@ -344,7 +351,7 @@ class Stream:
 
     def effects_on_leader(self) -> list[Effect]:
         """What a new leader must do again."""
-        is_served = self.table.by_name or self.settings.origins
+        is_served = self.table.by_name or self.settings.origins or self.scheduling.due_ms
         return [StreamChanged(self.id)] if is_served else []
 
     def consumer_holds(self, _key: ConsumerKey) -> Sequence[Chunk] | None:
@@ -420,7 +427,7 @@ class Stream:
         """Each segment is an item of its own, so that none takes long to encode."""
         head, segments = self.retained.dump()
         return [
-            head + self._dump_taken(),
+            head + self._dump_more(),
             self.table.dump(),
             self.appending.publishers.dump(),
             self.appending.ids.dump(),
@@ -439,21 +446,24 @@ class Stream:
             self.appending.uploads.dump(),
             len(self.leaving.ttls),
             dump_removed(self.leaving.removed),
-            *self._dump_taken(),
+            *self._dump_more(),
         ]
 
-    def _dump_taken(self) -> list[Any]:
+    def _dump_more(self) -> list[Any]:
         """Nothing where nothing was: as machine version 4 has it."""
-        return [self.following.dump()] if self.following.taken else []
+        more = [self.following.dump(), self.appending.scheduling.dump()]
+        while more and not more[-1]:
+            more.pop()
+        return more
 
     def load(self, data: Sequence[Any], now_ms: int) -> None:
         """Fill a stream that was just made."""
         head, consumers, publishers, ids, uploads, ttls, removed, *segments = data
-        head, taken = head[:HEAD_ITEMS], head[HEAD_ITEMS:]
+        head, more = head[:HEAD_ITEMS], head[HEAD_ITEMS:]
         self.retained.load(head, segments)
         self.following.is_news = False
-        for rows in taken:
-            self.following.load(rows)
+        for part, rows in zip((self.following, self.appending.scheduling), more, strict=False):
+            part.load(rows)
         self.table.load(consumers)
         self.appending.publishers.load(publishers)
         self.appending.ids.load(ids)
@@ -472,6 +482,8 @@ class Stream:
         self.appending.publishers.invariants()
         self.appending.uploads.invariants()
         self.following.invariants()
+        scheduled = self.appending.scheduling.due_ms
+        assert all(map(self.retained.is_live, scheduled)), "a schedule that is gone has a time"
 
 
 def _config_of(config: QueueConfig) -> dict[str, Any]:

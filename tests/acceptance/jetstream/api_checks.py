@@ -60,6 +60,17 @@ def n2_what_is_no_json(js: Visit) -> None:
         js.is_error(js.ask(f"STREAM.CREATE.{name}", body.encode()), 10025, 400, body)
 
 
+def n2_persist_mode(js: Visit) -> None:
+    """Who asks for less than safe gets it of a file with one copy, and for ever."""
+    name = js.name()
+    body = {"name": name, "subjects": [name], "persist_mode": "async"}
+    for more in ({"storage": "memory"}, {"num_replicas": 3}, {"allow_atomic": True}):
+        js.refused(f"STREAM.CREATE.{name}", body | more, 10052, 500)
+    assert js.created(body)["config"]["persist_mode"] == "async"
+    js.fill(name, "a")
+    js.refused(f"STREAM.UPDATE.{name}", body | {"persist_mode": "default"}, 10052, 500)
+
+
 def n2_counter_configurations(js: Visit) -> None:
     """What does not go with counters, and that a stream is one for ever."""
     name = js.name()

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.acceptance.jetstream.visit import MS, QUIET_S, S, Visit, bodies, headers_of
-from tests.acceptance.rows.suite import needs
 
 SOON_MS = 150
 
@@ -311,7 +310,6 @@ def n2_counter_twice(js: Visit) -> None:
     assert js.publish(stream, Nats_Incr="1")["val"] == "2"
 
 
-@needs("schedules")
 def n2_schedule(js: Visit) -> None:
     """A message that is published later, to another subject."""
     stream = js.stream(allow_msg_schedules=True, allow_rollup_hdrs=True)
@@ -322,6 +320,99 @@ def n2_schedule(js: Visit) -> None:
         lambda: f"{stream}.out" in js.info(stream, subjects_filter=">")["state"]["subjects"],
         "it is not published",
     )
+    js.until(lambda: js.state(stream)["messages"] == 1, "the plan stays")
+    (message,) = js.fetch(stream, js.consumer(stream), 1)
+    assert message.body == b"x"
+    about = headers_of(message)
+    assert about == {"Nats-Scheduler": f"{stream}.plan", "Nats-Schedule-Next": "purge"}
+
+
+def n2_schedule_again_and_again(js: Visit) -> None:
+    """A message at an interval, with the body of another subject's last, until the plan ends."""
+    stream = js.stream(allow_msg_schedules=True, allow_msg_ttl=True)
+    js.publish(f"{stream}.now", b"17", {"A": "b"})
+    plan = f"{stream}.plan"
+    headers = {
+        "Nats-Schedule": "@every 1s",
+        "Nats-Schedule-Target": f"{stream}.out",
+        "Nats-Schedule-Source": f"{stream}.now",
+        "Nats-Schedule-TTL": "1h",
+        "X": "y",
+    }
+    js.publish(plan, b"x", {**headers, "Nats-Schedule": "@every 1h"})
+    js.publish(plan, b"x", headers)
+    assert js.info(stream, subjects_filter=plan)["state"]["subjects"] == {plan: 1}
+    consumer = js.consumer(stream, filter_subject=f"{stream}.out")
+    first, second = js.fetch(stream, consumer, 2)
+    assert (first.body, second.body) == (b"17", b"17")
+    about = headers_of(first)
+    assert about.pop("Nats-Schedule-Next") < headers_of(second)["Nats-Schedule-Next"]
+    assert about == {"A": "b", "Nats-Scheduler": plan, "Nats-TTL": "1h"}
+    ends = {"Nats-Scheduler": plan, "Nats-Schedule-Next": "purge"}
+    assert "error" not in js.publish(f"{stream}.end", headers=ends)
+    assert not js.info(stream, subjects_filter=plan)["state"].get("subjects")
+
+
+def n2_schedule_errors(js: Visit) -> None:
+    """What is no schedule, or names what cannot be."""
+    stream = js.stream(allow_msg_schedules=True)
+    plan, out = f"{stream}.plan", f"{stream}.out"
+
+    def wrong(number: int, text: str = "@every 1h", target: str = out, **more: str) -> None:
+        headers = {"Nats-Schedule": text, "Nats-Schedule-Target": target}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
+        js.is_error(js.publish(plan, headers=headers), number, 400)
+
+    for text in ("@at noon", "@every 1ms", "@every x", "1 2 3", "61 * * * * *", "* * * * 13 *"):
+        wrong(10189, text)
+    wrong(10189, Nats_Schedule_Time_Zone="Europe/Berlin")
+    wrong(10223, "0 0 0 * * *", Nats_Schedule_Time_Zone="Nowhere")
+    wrong(10190, target="")
+    wrong(10190, target="elsewhere")
+    wrong(10190, target=plan)
+    wrong(10190, target=f"{stream}.*")
+    wrong(10203, Nats_Schedule_Source=out)
+    wrong(10203, Nats_Schedule_Source="elsewhere")
+    wrong(10191, Nats_Schedule_TTL="x")
+    wrong(10166, Nats_Schedule_TTL="1s")
+    wrong(10192, Nats_Rollup="all")
+    wrong(10192, Nats_Schedule_Rollup="all")
+    js.is_error(js.publish(out, headers={"Nats-Scheduler": plan}), 10212, 400)
+    js.is_error(js.publish(out, headers={"Nats-Schedule-Next": "purge"}), 10212, 400)
+    js.fill(plan, "x")
+    ends = {"Nats-Scheduler": plan, "Nats-Schedule-Next": "purge"}
+    js.is_error(js.publish(out, headers=ends), 10212, 400)
+    headers = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "x"}
+    js.is_error(js.publish(js.stream(), headers=headers), 10188, 400)
+
+
+def n2_schedule_forms(js: Visit) -> None:
+    """By the clock and the calendar, in six fields, or by a word."""
+    stream = js.stream(allow_msg_schedules=True)
+    for text in (
+        "@hourly",
+        "@yearly",
+        "0 30 9 * * mon-fri",
+        "*/5 * * * jan,jul ?",
+        "0 0/15 0 1 * *",
+    ):
+        headers = {"Nats-Schedule": text, "Nats-Schedule-Target": f"{stream}.out"}
+        zone = {"Nats-Schedule-Time-Zone": "America/New_York"}
+        assert "error" not in js.publish(f"{stream}.plan", headers=headers | zone), text
+    assert js.state(stream)["messages"] == 1
+    js.publish(f"{stream}.soon", headers=headers | {"Nats-Schedule": "* * * * * *"})
+    consumer = js.consumer(stream, filter_subject=f"{stream}.out")
+    assert len(js.fetch(stream, consumer, 2)) == 2
+
+
+def n2_schedule_configurations(js: Visit) -> None:
+    """What does not go with schedules, and what they need."""
+    name = js.name()
+    body = {"name": name, "subjects": [name, f"{name}.>"], "allow_msg_schedules": True}
+    for more in ({"discard": "new"}, {"allow_msg_counter": True}):
+        js.refused(f"STREAM.CREATE.{name}", body | more, 10052, 500)
+    assert js.created(body)["config"]["allow_rollup_hdrs"] is True
+    js.refused(f"STREAM.UPDATE.{name}", body | {"allow_msg_schedules": False}, 10052, 500)
 
 
 def n2_max_msg_size(js: Visit) -> None:

@@ -37,7 +37,6 @@ NEEDS = {
             "pedantic": "pedantic requests",
             "reasons": "the reason of a +TERM in its advisory",
             "replay": "replay `original`",
-            "schedules": "schedules",
         }.items()
     },
 }

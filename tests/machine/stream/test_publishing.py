@@ -30,17 +30,20 @@ from cluster.machine.stream import errors
 from cluster.machine.stream.leaving import is_marker
 from cluster.machine.stream.settings import (
     ASKED_COUNTED,
+    ASKED_DUE_MS,
+    ASKED_ENDS,
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MET,
     ASKED_ROLLUP,
     ASKED_STREAM,
     ASKED_SUBJECT,
     ASKED_TTL_MS,
 )
 from cluster.types import BodyRef, NodeId, QueueId, SessionId, Stamp
-from tests.machine.stream.streams import MS, STREAM, Streams
+from tests.machine.stream.streams import MS, START_MS, STREAM, Streams
 
 
 def test_messages_get_the_next_sequences():
@@ -468,6 +471,56 @@ def test_sums_of_an_atomic_batch_are_stored_behind_each_other():
     wrong = {place: [errors.WRONG_LAST_SEQUENCE, 2] for place in (0, 1)}
     assert whole(s, "a", "a", asked=counted(1, 1)).answers == wrong
     assert whole(s, "a", "a", asked=counted(1, -1)) == Enqueued(2, 2)
+
+
+# --- schedules ------------------------------------------------------------------------------------
+
+
+def test_of_each_time_of_a_schedule_one_message_comes():
+    s = Streams(allow_msg_schedules=True)
+    first, later, last = START_MS + 100, START_MS + 300, START_MS + 500
+    s.stored("plan", asked={ASKED_DUE_MS: first})
+    assert s.changed == 1
+    no = {0: [errors.NO_SUCH_SCHEDULE, 1]}
+    assert s.answers("out", asked={ASKED_MET: [1, first, later]}) == no
+    s.at(100)
+    for wrong in ([1, later, last], [2, first, later], [1, first, first], [1], []):
+        assert s.answers("out", asked={ASKED_MET: wrong}) == no
+
+    assert s.stored("out", asked={ASKED_MET: [1, first, later]}) == 2
+    assert s.answers("out", asked={ASKED_MET: [1, first, later]}) == {
+        0: [errors.NO_SUCH_SCHEDULE, 2]
+    }
+    assert s.stream.appending.scheduling.due_ms == {1: later}
+    s.at(300)
+    assert s.stored("out", asked={ASKED_MET: [1, later, 0]}) == 3
+    assert s.held() == {2: "out", 3: "out"}
+    assert s.stream.appending.scheduling.due_ms == {}
+
+
+def test_a_schedule_ends_with_its_message():
+    s = Streams(allow_msg_schedules=True, allow_rollup_hdrs=True, max_msgs_per_subject=1)
+    due = {ASKED_DUE_MS: START_MS + 100}
+    planned = s.stream.appending.scheduling.due_ms
+
+    s.stored("a", "b", "c", asked=due)
+    s.stored("a", asked=due | {ASKED_ROLLUP: "sub"})
+    assert sorted(planned) == [2, 3, 4]
+    s.stored("b")
+    assert sorted(planned) == [3, 4]
+    s.stored("x", asked={ASKED_ENDS: b"c"})
+    assert sorted(planned) == [4]
+    assert s.answers("x", asked={ASKED_ENDS: b"b"}) == {0: [errors.NO_SUCH_SCHEDULE, 6]}
+    s.stored("x", asked={ASKED_ENDS: b"nobody"})
+    s.apply(s.purge())
+    assert not planned
+
+
+def test_schedules_must_be_allowed():
+    s = Streams()
+
+    for asked in ({ASKED_DUE_MS: START_MS}, {ASKED_ENDS: b"a"}, {ASKED_MET: [1, 2, 3]}):
+        assert s.answers("a", asked=asked) == {0: [errors.NO_SCHEDULES, 0]}
 
 
 # --- as a queue of its group ----------------------------------------------------------------------

@@ -301,6 +301,36 @@ class TestCounters:
         assert (await added("-1"))["val"] == "9" * 3_999 + "8"
 
 
+class TestSchedules:
+    async def test_one_message_comes_of_each_time_whoever_leads(
+        self, contexts: list[JetStreamContext]
+    ):
+        js, other = contexts[:2]
+        await add_stream(js, "S", "s.*", allow_msg_schedules=True)
+        begin = time.time()
+        plans = {
+            "s.often": {"Nats-Schedule": "* * * * * *", "Nats-Schedule-Target": "s.out"},
+            "s.once": {"Nats-Schedule": "@at 2020-01-01T00:00:00Z", "Nats-Schedule-Target": "s.x"},
+        }
+        for subject, headers in plans.items():
+            await js.publish(subject, b"do it", headers=headers)
+
+        await api(other, "STREAM.LEADER.STEPDOWN.S")
+
+        subscription = await other.pull_subscribe("s.out", "c", stream="S")
+        found = [(await subscription.fetch(1, timeout=WAIT_S))[0] for _ in range(3)]
+        assert {each.data for each in found} == {b"do it"}
+        nexts = [str((each.headers or {})["Nats-Schedule-Next"]) for each in found]
+        assert len(set(nexts)) == 3
+        assert len(nexts) <= time.time() - begin + 1
+        assert (await js.get_last_msg("S", "s.x")).headers == {
+            "Nats-Scheduler": "s.once",
+            "Nats-Schedule-Next": "purge",
+        }
+        with pytest.raises(NotFoundError):
+            await js.get_last_msg("S", "s.once")
+
+
 class TestPriorityGroups:
     async def test_one_client_is_pinned_until_it_is_unpinned(
         self, contexts: list[JetStreamContext]

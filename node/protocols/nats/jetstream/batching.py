@@ -7,6 +7,7 @@ much of it ends it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -41,6 +42,24 @@ class Member(NamedTuple):
     attrs: dict[int, Any]
     size_bytes: int
     increment: int | None = None  # of a counter
+
+
+class Columns(NamedTuple):
+    """Messages, as they are published."""
+
+    bodies: list[bytes]
+    headers: list[bytes | None]
+    attrs: list[dict[int, Any]]
+    size_bytes: int
+
+
+def columns_of(members: Sequence[Member]) -> Columns:
+    return Columns(
+        [each.body for each in members],
+        [each.header for each in members],
+        [each.attrs for each in members],
+        sum(each.size_bytes for each in members),
+    )
 
 
 class Abandoned(NamedTuple):

@@ -22,10 +22,10 @@ from cluster.machine.stream.errors import STORED, WRONG_LAST_SEQUENCE
 from cluster.machine.stream.settings import ASKED_COUNTED, stream_settings
 from cluster.machine.stream.stream import Stream
 from cluster.types import NodeId, QueueId
-from node.broker.publishing import BODIES_AT_ONCE, Publisher, Stored
+from node.broker.publishing import BODIES_AT_ONCE, Publisher
 from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
-from node.protocols.nats.jetstream.batching import Member
+from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.machine import load, stream_of
 from node.protocols.nats.jetstream.post import json_of
@@ -244,7 +244,8 @@ class Counting:
             sums[subject] = len(new), total
         if not new:
             return
-        stored = await self._publish(info, [member for _, _, member, _ in new], atomic=atomic)
+        some = [member for _, _, member, _ in new]
+        stored = await self._publisher.store(info, *columns_of(some), atomic=atomic)
         if stored is None:
             return
         answers = stored.each(len(new))
@@ -282,27 +283,6 @@ class Counting:
         self._sums[key] = sequence, total
         if len(self._sums) > SUBJECTS_MAX:
             del self._sums[next(iter(self._sums))]
-
-    async def _publish(
-        self, info: QueueInfo, members: Sequence[Member], *, atomic: bool
-    ) -> Stored | None:
-        done: asyncio.Future[Stored | None] = asyncio.get_running_loop().create_future()
-
-        def stored(what: Stored | None) -> None:
-            if not done.done():
-                done.set_result(what)
-
-        self._publisher.publish(
-            info,
-            [each.body for each in members],
-            [each.header for each in members],
-            [each.attrs for each in members],
-            sum(each.size_bytes for each in members),
-            lambda _: None,
-            stored=stored,
-            atomic=atomic,
-        )
-        return await done
 
 
 def _some(waiting: deque[_Work]) -> list[_Work]:

@@ -102,14 +102,23 @@ _KNOWN: Final = {
     10182: (400, "consumer replay policy invalid"),
     10183: (400, "consumer ack wait needs to be positive"),
     10184: (400, "consumer backoff needs to be positive"),
+    10186: (400, "stream mirrors can not also schedule messages"),
+    10187: (400, "stream source can not also schedule messages"),
     10188: (400, "message schedules is disabled"),
+    10189: (400, "message schedules pattern is invalid"),
+    10190: (400, "message schedules target is invalid"),
+    10191: (400, "message schedules invalid per-message TTL"),
+    10192: (400, "message schedules invalid rollup"),
     10193: (400, "missing sequence for expected last sequence per subject"),
     10196: (400, "consumer can not have priority groups when policy is none"),
     10197: (400, "PinnedTTL cannot be set when PriorityPolicy is none"),
     10200: (400, "atomic publish batch commit is invalid"),
     10201: (400, "atomic publish batch contains duplicate message id"),
+    10203: (400, "message schedules source is invalid"),
     10205: (400, "batch publish is disabled"),
     10210: (429, "atomic publish too many inflight"),
+    10212: (400, "message schedules invalid scheduler"),
+    10223: (400, "message schedules time zone is invalid"),
 }
 
 #: Of a message that is to be deleted: its number is that of any other reason, too.

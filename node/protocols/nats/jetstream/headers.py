@@ -29,12 +29,6 @@ MARK: Final = b"Nats-"
 BLOCK_BYTES_MAX: Final = 64 * 1024
 TTL_NS_MIN: Final = NS_PER_S
 
-#: What is asked with these is not built yet.
-_MISSING: Final = {
-    b"Nats-Schedule": 10188,
-    b"Nats-Schedule-Target": 10188,
-}
-
 
 def fields_of(block: bytes) -> dict[bytes, bytes]:
     """The first value of each key."""
@@ -50,20 +44,18 @@ class Asked(NamedTuple):
     attrs: dict[int, Any] | None = None  # the map for `ATTR_ASKED`
     part: Part | None = None  # of an atomic batch
     increment: bytes | None = None  # of a counter, as it is written
+    schedule: dict[bytes, bytes] | None = None  # all its headers, if some are of schedules
 
 
 NOTHING: Final = Asked()
 
 
-def asked(block: bytes) -> Asked:
+def asked(block_: bytes) -> Asked:
     """ApiError: it asks for what cannot be."""
-    if MARK not in block:
+    if MARK not in block_:
         return NOTHING
-    given = fields_of(block)
+    given = fields_of(block_)
     part = _part(given)
-    for key, number in _MISSING.items():
-        if key in given:
-            raise known(number)
     found: dict[int, Any] = {}
     for key, place in (
         (b"Nats-Msg-Id", ASKED_ID),
@@ -93,8 +85,9 @@ def asked(block: bytes) -> Asked:
         found[ASKED_ROLLUP] = rollup.decode()
     ttl = given.get(b"Nats-TTL")
     if ttl:
-        found[ASKED_TTL_MS] = _ttl_ms(ttl.decode(errors="replace"))
-    return Asked(found or None, part, given.get(b"Nats-Incr") or None)
+        found[ASKED_TTL_MS] = ttl_ms_of(ttl)
+    schedule = given if b"Nats-Schedule" in block_ else None
+    return Asked(found or None, part, given.get(b"Nats-Incr") or None, schedule)
 
 
 def _part(given: dict[bytes, bytes]) -> Part | None:
@@ -109,8 +102,9 @@ def _part(given: dict[bytes, bytes]) -> Part | None:
     return Part(name.decode(errors="replace"), int(number), last)
 
 
-def _ttl_ms(text: str) -> int:
-    """0: never."""
+def ttl_ms_of(value: bytes) -> int:
+    """0: never. ApiError: it is none."""
+    text = value.decode(errors="replace")
     if text == "never":
         return 0
     ns = int(text) * NS_PER_S if text.isdigit() and len(text) < 12 else ns_of_span(text)

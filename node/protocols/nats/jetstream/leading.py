@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cluster.cluster_node import ClusterNode
@@ -69,6 +69,8 @@ class Leading:
         self._led: dict[QueueId, _Led] = {}
         #: Push consumers by where they deliver to.
         self._pushing: dict[str, dict[bytes, dict[Feed, None]]] = {}
+        #: Told of streams that are led here, and are not as they were.
+        self.on_look: list[Callable[[QueueInfo, Stream], None]] = []
         cluster.on_effects.append(self._effects)
         cluster.on_role.append(self._role)
 
@@ -120,6 +122,8 @@ class Leading:
         if stream is None:
             self._forget(led, CONSUMER_DELETED)
             return
+        for look in self.on_look:
+            look(led.info, stream)
         consumers = stream.consumers
         for name, feed in list(led.feeds.items()):
             consumer = consumers.get(name)

@@ -18,6 +18,7 @@ from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
+from node.protocols.nats.jetstream.scheduler import Scheduler
 from node.protocols.nats.jetstream.settling import Settling
 from node.protocols.nats.jetstream.storing import Storing
 from node.protocols.nats.reader import ACK, Acks, Publish, Requests
@@ -53,7 +54,8 @@ class JetStream:
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
         self.cursors = Cursors(cluster, peer_rpc, self.leading)
         counting = Counting(cluster, peer_rpc, publisher, tasks)
-        self._storing = Storing(publisher, counting, ingress, post, tasks)
+        self._storing = Storing(publisher, counting, ingress, post, tasks, self.leading.now_ms)
+        self.leading.on_look.append(Scheduler(cluster, publisher, tasks).look)
         self._storing.on_abandoned = self.leading.tell_abandoned
         self._settling = Settling(cluster, post, self.api.pull)
         subjects.on_interest = self.leading.interest

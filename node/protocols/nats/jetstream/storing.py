@@ -25,6 +25,7 @@ from cluster.machine.stream.errors import (
     WRONG_LAST_SEQUENCE,
 )
 from cluster.machine.stream.settings import (
+    ASKED_DUE_MS,
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
@@ -35,7 +36,7 @@ from node.broker.ingress import Ingress
 from node.broker.publishing import Publisher, Stored
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
 from node.errors import Refused
-from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part
+from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part, columns_of
 from node.protocols.nats.jetstream.counting import (
     INVALID,
     UNAVAILABLE,
@@ -44,8 +45,15 @@ from node.protocols.nats.jetstream.counting import (
     increment_of,
 )
 from node.protocols.nats.jetstream.errors import ApiError, known
-from node.protocols.nats.jetstream.headers import BLOCK_BYTES_MAX, FIRST_LINE, Asked, asked
+from node.protocols.nats.jetstream.headers import (
+    BLOCK_BYTES_MAX,
+    FIRST_LINE,
+    Asked,
+    asked,
+    with_fields,
+)
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
+from node.protocols.nats.jetstream.schedules import asked_by
 from node.protocols.nats.reader import Publish, Requests
 from node.tasks import Tasks
 
@@ -99,8 +107,15 @@ class Storing:
     """One a node."""
 
     def __init__(
-        self, publisher: Publisher, counting: Counting, ingress: Ingress, post: Post, tasks: Tasks
+        self,
+        publisher: Publisher,
+        counting: Counting,
+        ingress: Ingress,
+        post: Post,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
     ) -> None:
+        self._now_ms = now_ms
         self._publisher = publisher
         self._counting = counting
         self._ingress = ingress
@@ -164,11 +179,17 @@ class Storing:
             found = asked(header)
             body = payload[header_bytes:-2]
             increment = _increment(batch.info, found, body)
+            wanted = found.attrs or {}
+            if found.schedule is not None:
+                config = batch.info.stream or {}
+                wanted = wanted | asked_by(found.schedule, subject, config, self._now_ms())
         except ApiError as error:
             self._refuse(batch.info, reply, error)
             return
-        if found.attrs is not None:
-            attrs[ATTR_ASKED] = found.attrs
+        if wanted:
+            attrs[ATTR_ASKED] = wanted
+        if ASKED_DUE_MS in wanted and ASKED_ROLLUP not in (found.attrs or {}):
+            header = with_fields(header, [("Nats-Rollup", "sub")])
         # What is no block would be taken for AMQP's properties, and is shown to nobody.
         meta = header if header.startswith(FIRST_LINE) else None
         size_bytes = size + len(subject) + MESSAGE_OVERHEAD_BYTES
@@ -213,7 +234,8 @@ class Storing:
         self._publish(batch)
         info, publisher = batch.info, batch.publisher
         self._batches[info.queue, publisher] = _Batch(info, publisher)
-        size_bytes = sum(each.size_bytes for each in members)
+        columns = columns_of(members)
+        size_bytes = columns.size_bytes
         if publisher is not None:
             publisher.add(size_bytes)
         if (info.stream or {}).get("allow_msg_counter"):
@@ -228,16 +250,7 @@ class Storing:
                 body = _answered_whole(json_of(info.name), part.id, len(members), what)
                 self._post.send(Inbox(info.vhost, reply), body)
 
-        self._publisher.publish(
-            info,
-            [each.body for each in members],
-            [each.header for each in members],
-            [each.attrs for each in members],
-            size_bytes,
-            _unused,
-            stored=stored,
-            atomic=True,
-        )
+        self._publisher.publish(info, *columns, _unused, stored=stored, atomic=True)
 
     def _look(self) -> None:
         """What is given up is told, and when nothing comes any more, time is."""

@@ -56,12 +56,12 @@ _FLAGS: Final = (
     "allow_atomic",
     "allow_batched",
     "allow_msg_counter",
+    "allow_msg_schedules",
 )
 #: What is of no effect may be said, all else of these is refused.
 _MISSING: Final = (
     "mirror",
     "sources",
-    "allow_msg_schedules",
 )
 #: What stands for any token, in a destination.
 _FUNCTION: Final = re.compile(r"\{\{[^}]*\}\}|\$\d+")
@@ -149,9 +149,24 @@ def stream_config(given: Mapping[str, Any]) -> Config:
     for field in _MISSING:
         if given.get(field):
             raise not_supported(field)
-    if fields.text(given, "persist_mode") == "async":
-        raise not_supported("persist_mode async")
+    _persist(given, config)
     return config
+
+
+def _persist(given: Mapping[str, Any], config: Config) -> None:
+    """It may be asked that not all is synced, and is all the same."""
+    mode = fields.text(given, "persist_mode")
+    if mode not in ("", "default", "async"):
+        raise invalid_json("persist_mode is default or async")
+    if mode != "async":
+        return
+    if config["storage"] != "file":
+        raise invalid_stream("async persist mode is only supported on file storage")
+    if config["num_replicas"] > 1:
+        raise invalid_stream("async persist mode is not supported on replicated streams")
+    if config["allow_atomic"]:
+        raise invalid_stream("async persist mode is not supported with atomic batch publish")
+    config["persist_mode"] = mode
 
 
 def _transforms(given: Mapping[str, Any], config: Config) -> None:
@@ -240,8 +255,15 @@ def _check(config: Config) -> None:
             raise invalid_stream("counter stream cannot use discard new")
         if config["allow_msg_ttl"]:
             raise invalid_stream("counter stream cannot use message TTLs")
+        if config["allow_msg_schedules"]:
+            raise invalid_stream("counter stream cannot use message schedules")
         if config["retention"] != "limits":
             raise invalid_stream("counter stream can only use limits retention")
+    if config["allow_msg_schedules"]:
+        if config["discard"] == "new":
+            raise invalid_stream("message scheduling cannot use discard new")
+        if not config["allow_rollup_hdrs"]:
+            config["allow_rollup_hdrs"], config["deny_purge"] = True, False
     if config["deny_purge"] and config["allow_rollup_hdrs"]:
         raise invalid_stream("roll-ups require the purge permission")
     if config["discard_new_per_subject"]:
@@ -273,6 +295,10 @@ def changed(old: Config, new: Config) -> Config:
             raise invalid_stream(f"stream configuration update can not cancel {what}")
     if old.get("allow_msg_counter", False) != new["allow_msg_counter"]:
         raise fixed("message counter setting")
+    if old.get("persist_mode") != new.get("persist_mode"):
+        raise fixed("persist mode")
+    if old.get("allow_msg_schedules") and not new["allow_msg_schedules"]:
+        raise invalid_stream("message schedules can not be disabled")
     if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
         raise invalid_stream("message TTL status can not be disabled")
     kept = {name: old[name] for name in ("first_seq", CREATED) if name in old}
@@ -307,6 +333,7 @@ _ALWAYS: Final = frozenset(
                 "allow_atomic",
                 "allow_batched",
                 "allow_msg_counter",
+                "allow_msg_schedules",
             }
         ),
     )

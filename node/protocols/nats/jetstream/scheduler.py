@@ -1,0 +1,133 @@
+"""What the schedules of streams of this node ask for, made when it is due."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.group_like import GroupLike
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.stream.errors import STORED
+from cluster.machine.stream.retained import Found
+from cluster.machine.stream.stream import Stream
+from cluster.types import QueueId
+from node.broker.publishing import Publisher
+from node.protocols.nats.jetstream.batching import Member, columns_of
+from node.protocols.nats.jetstream.errors import ApiError
+from node.protocols.nats.jetstream.headers import fields_of
+from node.protocols.nats.jetstream.machine import header_of, load, stream_of
+from node.protocols.nats.jetstream.schedules import made, schedule_of
+from node.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+#: Of one stream, made at once.
+AT_ONCE: Final = 256
+#: A clock may jump: after so long it is looked at again.
+LOOK_S_MAX: Final = 30.0
+#: What was due and is not stored is tried again.
+AGAIN_S: Final = 1.0
+
+
+class Scheduler:
+    """One a node."""
+
+    def __init__(self, cluster: ClusterNode, publisher: Publisher, tasks: Tasks) -> None:
+        self._cluster = cluster
+        self._publisher = publisher
+        self._tasks = tasks
+        self._timers: dict[QueueId, asyncio.TimerHandle] = {}
+        self._busy: set[QueueId] = set()
+
+    def look(self, info: QueueInfo, stream: Stream) -> None:
+        """Its schedules may be others."""
+        if info.queue not in self._busy:
+            self._wait(info.queue, stream, 0.0)
+
+    def _wait(self, queue: QueueId, stream: Stream, least_s: float) -> None:
+        timer = self._timers.pop(queue, None)
+        if timer is not None:
+            timer.cancel()
+        due_ms = stream.scheduling.next_ms()
+        if due_ms is not None:
+            wait_s = min(LOOK_S_MAX, (due_ms - self._cluster.now_ms()) / 1000)
+            call = asyncio.get_running_loop().call_later
+            self._timers[queue] = call(max(least_s, wait_s), self._time, queue)
+
+    def _time(self, queue: QueueId) -> None:
+        del self._timers[queue]
+        self._busy.add(queue)
+        self._tasks.start(self._make(queue), name="jetstream_schedules")
+
+    def _led(self, queue: QueueId) -> tuple[QueueInfo, GroupLike, Stream] | None:
+        """None: another node leads it, or it is gone."""
+        info = self._cluster.catalog_machine.queue_by_id(queue)
+        if info is None or self._cluster.leader_of(info.group) != self._cluster.node:
+            return None
+        group = self._cluster.group(info.group)
+        stream = None if group is None or not group.ready else stream_of(group, queue)
+        return None if group is None or stream is None else (info, group, stream)
+
+    async def _make(self, queue: QueueId) -> None:
+        least_s = AGAIN_S
+        try:
+            led = self._led(queue)
+            if led is not None and await self._make_due(*led):
+                least_s = 0.0
+        finally:
+            self._busy.discard(queue)
+            led = self._led(queue)
+            if led is not None:
+                self._wait(queue, led[2], least_s)
+
+    async def _make_due(self, info: QueueInfo, group: GroupLike, stream: Stream) -> bool:
+        """All that is due by now, at most so much at once. False: some of it is to be tried again,
+        later.
+        """
+        now_ms = self._cluster.now_ms()
+        members: list[Member] = []
+        for sequence, due_ms in stream.scheduling.due_by(now_ms, AT_ONCE):
+            found = stream.find(sequence)
+            member = found and await self._made(info, group, stream, found, due_ms, now_ms)
+            if member:
+                members.append(member)
+        if not members:
+            return not stream.scheduling.due_by(now_ms, 1)
+        stored = await self._publisher.store(info, *columns_of(members))
+        if stored is None:
+            return False
+        return all(each is not None and each[0] == STORED for each in stored.each(len(members)))
+
+    async def _made(
+        self,
+        info: QueueInfo,
+        group: GroupLike,
+        stream: Stream,
+        found: Found,
+        due_ms: int,
+        now_ms: int,
+    ) -> Member | None:
+        """None: it cannot be made."""
+        try:
+            whole = await _whole(info, group, found)
+            schedule = whole and schedule_of(fields_of(whole[1]))
+        except ApiError as error:
+            log.warning("schedule_unreadable", queue=info.name, reason=error.text)
+            return None
+        if not whole or not schedule:
+            return None
+        if schedule.source:
+            source = stream.last_of(schedule.source)
+            whole = (source and await _whole(info, group, source)) or whole
+        met = found.sequence, due_ms, schedule.next_ms(due_ms, now_ms)
+        return made(schedule, found.subject, met, *whole)
+
+
+async def _whole(info: QueueInfo, group: GroupLike, found: Found) -> tuple[bytes, bytes] | None:
+    """Body and header block; None: it is gone, or too large."""
+    rows = await load(group, found.bodies)
+    body, meta = rows[0] if rows else (None, None)
+    return (body, header_of(meta, info)) if isinstance(body, bytes) else None
