@@ -376,6 +376,7 @@ class Node:
                 backups=parts.backups,
                 local_token=self._local_token,
                 peer_rpc=parts.peer_rpc,
+                moving=parts.moving,
                 listing=listing,
                 audit=self.audit,
                 counters=parts.counters,

@@ -20,6 +20,7 @@ from node.broker.alarms import Alarms, Lack
 from node.broker.bodies import Bodies
 from node.broker.broker import Broker
 from node.broker.dead_letters import DeadLetters
+from node.broker.moving import Moving
 from node.broker.publishing import Publisher
 from node.broker.settle_retry import SettleRetry
 from node.broker.stream_reads import StreamReads
@@ -108,6 +109,7 @@ class Parts:
         # The way of messages into queues.
         self.publisher = Publisher(cluster, tasks, counts, self.bodies)
         self.transactions = TransactionCoordinator(cluster, tasks)
+        self.moving = Moving(self.broker, self.transactions, self.peer_rpc)
         self.direct_replies = DirectReplies(cluster.node, self.peer_rpc)
         self.subjects = Subjects(cluster, self.peer_rpc)
         self.jetstream = JetStream(

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from cluster.machine.commands import QueueConfig
 from cluster.machine.effects import Applied, Effect
+from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.replies import Chunk
 from cluster.machine.versions import NeedsNewer
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
@@ -157,3 +158,4 @@ class Row:
     due_ms: int | None  # unsettled: to be settled by then; delayed: ready then
     priority: int
     consumer: ConsumerKey | None
+    mark: Mark = NO_MARK  # of messages of queues

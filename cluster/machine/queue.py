@@ -58,7 +58,7 @@ from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Removed, Row, RowState
 from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.limits import QueueLimits
-from cluster.machine.marks import Mark
+from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.messages import Messages
 from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused, Reply
 from cluster.machine.runs import RangeMap
@@ -463,6 +463,7 @@ class Queue:
             due_ms=due_ms,
             priority=self.identity.capped(mark.priority) if mark else 0,
             consumer=consumer,
+            mark=mark or NO_MARK,
         )
 
     # --- snapshots --------------------------------------------------------------------------------

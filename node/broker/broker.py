@@ -292,7 +292,7 @@ class Broker:
             budget -= len(body.head) if isinstance(body, LargeBody) else len(body)
             rows.append(
                 {
-                    "message": _id(info.group, row.chunk.bodies),
+                    "message": message_id(info.group, row.chunk.bodies),
                     "position": row.position,
                     "state": row.state,
                     "body": body.head if isinstance(body, LargeBody) else body,
@@ -397,7 +397,7 @@ async def _joined(group: GroupLike, body: LargeBody, meta: Any) -> list[tuple[Bo
     return [] if joined is None else [(joined, meta)]
 
 
-def _id(group: GroupId, body: BodyRef) -> str | None:
+def message_id(group: GroupId, body: BodyRef) -> str | None:
     """None: nothing is written of the messages of transient queues."""
     return None if group >= TRANSIENT_GROUPS else str(MessageId(group, body.index, body.offset))
 

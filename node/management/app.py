@@ -38,6 +38,7 @@ from node.management import (
     upgrade,
     users,
     vhosts,
+    waiting,
 )
 from node.management.acts import Act
 from node.management.context import Call, Endpoint, Needs, Response, check_tag, has_tag
@@ -75,6 +76,7 @@ ROUTES: tuple[Endpoint, ...] = (
     *clients.ROUTES,
     *queues.ROUTES,
     *messages.ROUTES,
+    *waiting.ROUTES,
     *streams.ROUTES,
     *exchanges.ROUTES,
     *bindings.ROUTES,

@@ -195,7 +195,7 @@ def _message(info: QueueInfo, row: Sequence[Any], left: int, encoding: str, trun
         "exchange": exchange,
         "routing_key": key,
         "message_count": left,
-        "properties": _properties(properties),
+        "properties": properties_of(properties),
         **encoded(shown, encoding),
     }
 
@@ -210,7 +210,7 @@ def encoded(payload: bytes, encoding: str = "auto") -> Json:
     return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
 
 
-def _properties(properties: bytes) -> Json:
+def properties_of(properties: bytes) -> Json:
     """What cannot be read is left out: its publisher's headers are looked at by nobody else."""
     parsed = amqp.parse(properties)
     try:

@@ -10,6 +10,7 @@ from cluster.machine.catalog import CatalogMachine
 from node.access.auth import Auth
 from node.broker.alarms import Alarms
 from node.broker.broker import Broker
+from node.broker.moving import Moving
 from node.broker.publishing import Publisher
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions
@@ -73,6 +74,7 @@ class ManagementServices:
     backups: Backups
     local_token: LocalToken
     peer_rpc: PeerRpc
+    moving: Moving
     listing: Listing
     audit: Audit
     links: LinkSupervisor

@@ -415,6 +415,198 @@ def queue_why(
     return run_why(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
 
 
+Target = Annotated[str, typer.Argument(help="Name of the queue that gets them.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="NAME=VALUE,...",
+        help="Only those with this key, exchange, header.NAME, priority, state (ready, delayed),"
+        " reason (of their death), older-than or younger-than (1h); repeatable, all must hold.",
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="At most so many. Default: all.")
+]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many a second.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+
+
+@queue_app.command("move")
+def queue_move(
+    queue: Queue,
+    to: Target,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Move messages that wait to another queue, in their order. Each is in one of both at any
+    time, so it may be ended and run again.
+    """
+    from quorate.cli.backlogs import Moving, conditions, run_move
+
+    moving = Moving(
+        queue, to, vhost, conditions(where or []), count=count, rate=rate, timeout=timeout
+    )
+    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
+
+
+@queue_app.command("copy")
+def queue_copy(
+    queue: Queue,
+    to: Target,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    start: Annotated[
+        int, typer.Option("--start", min=1, help="From this position of the queue on.")
+    ] = 1,
+    operation: Annotated[
+        str | None,
+        typer.Option(
+            "--operation",
+            help="A name; what was copied under it is not copied again. Default: a new one.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Copy messages that wait to another queue, in their order."""
+    from quorate.cli.backlogs import Moving, conditions, new_operation, run_move
+
+    moving = Moving(
+        queue,
+        to,
+        vhost,
+        conditions(where or []),
+        how="copy",
+        count=count,
+        start=start,
+        rate=rate,
+        operation=operation or new_operation(),
+        timeout=timeout,
+    )
+    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
+
+
+@queue_app.command("drain-to")
+def queue_drain_to(
+    queue: Queue,
+    to: Target,
+    where: Where = None,
+    rate: Rate = None,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Move all messages to another queue until none is left, also those that come meanwhile; a
+    target that is full is waited for.
+    """
+    from quorate.cli.backlogs import Moving, conditions, run_move
+
+    moving = Moving(
+        queue, to, vhost, conditions(where or []), rate=rate, until_empty=True, timeout=timeout
+    )
+    return run_move(moving, url, dry_run=False, as_json=as_json)
+
+
+@queue_app.command("replay-dead-letters")
+def queue_replay(
+    queue: Queue,
+    to: Annotated[
+        str | None, typer.Option("--to", help="All to this queue. Default: where each has died.")
+    ] = None,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Move dead letters back to the queues in which they died last."""
+    from quorate.cli.backlogs import Moving, conditions, run_move
+
+    moving = Moving(
+        queue, to, vhost, conditions(where or []), count=count, rate=rate, timeout=timeout
+    )
+    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
+
+
+delayed_app = typer.Typer(no_args_is_help=True, help="Messages that are not ready yet, one by one.")
+queue_app.add_typer(delayed_app, name="delayed")
+Ids = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="As `delayed list` shows; or positions.")
+]
+
+
+@delayed_app.command("list")
+def delayed_list(
+    queue: Queue,
+    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="At most so many.")
+    ] = 100,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Delayed messages, by position."""
+    from quorate.cli.backlogs import run_delayed_list
+
+    return run_delayed_list(
+        queue, url, vhost=vhost, start=start, count=count, as_json=as_json, timeout=timeout
+    )
+
+
+@delayed_app.command("cancel")
+def delayed_cancel(
+    queue: Queue,
+    ids: Ids,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Drop messages before they are delivered."""
+    from quorate.cli.backlogs import run_delayed_change
+
+    return run_delayed_change(
+        queue, ids, url, vhost=vhost, delay=None, as_json=as_json, timeout=timeout
+    )
+
+
+@delayed_app.command("retime")
+def delayed_retime(
+    queue: Queue,
+    ids: Ids,
+    delay: Annotated[
+        str, typer.Option("--in", metavar="10m", help="Ready after this, from now; 0: at once.")
+    ],
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Deliver messages earlier or later. It may also put one off that is ready."""
+    from quorate.cli.backlogs import run_delayed_change
+
+    return run_delayed_change(
+        queue, ids, url, vhost=vhost, delay=delay, as_json=as_json, timeout=timeout
+    )
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 

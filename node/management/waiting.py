@@ -1,0 +1,187 @@
+"""What waits in a queue: looked for, moved and copied elsewhere; delayed messages one by one."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
+from cluster.types import MessageId
+from node.broker.moving import Delayed
+from node.errors import Refused
+from node.management.context import DONE, Call, Endpoint, Response
+from node.management.errors import bad_request, no_such, not_found
+from node.management.messages import encoded, properties_of
+from node.management.queues import unlocked
+from node.messages.message import exchange_and_key, on_wire
+
+Json = dict[str, Any]
+
+
+def _queue(call: Call) -> QueueInfo:
+    """Whose messages may be taken."""
+    info = unlocked(call)
+    _no_stream(info)
+    call.access.check("read", "queue", info.name)
+    return info
+
+
+def _no_stream(info: QueueInfo) -> None:
+    if info.stream is not None:
+        raise bad_request(f"{info.name} is a stream, which keeps its messages where they are")
+
+
+def _target(call: Call, name: str) -> QueueInfo:
+    info = call.catalog.queue(call.vhost, name)
+    if info is None:
+        raise no_such(f"there is no queue {name!r} to move to")
+    _no_stream(info)
+    call.access.check("write", "exchange", "")  # by which a queue is published to by its name
+    return info
+
+
+def _positions(call: Call) -> list[tuple[int, int]]:
+    given: Any = call.body.values.get("positions")
+    if not isinstance(given, list):
+        raise bad_request("positions must be a list of [first, last]")
+    found: list[tuple[int, int]] = []
+    for each in cast("list[Any]", given):
+        match each:
+            case [int(first), int(last)]:
+                found.append((first, last))
+            case _:
+                raise bad_request("positions must be a list of [first, last]")
+    return found
+
+
+async def select(call: Call) -> Json:
+    info = _queue(call)
+    body = call.body
+    where = body.mapping("where", {})
+    start, count = body.integer("start", 1), body.integer("count", 256)
+    return await call.services.moving.select(info, where, start=start, count=count)
+
+
+async def move(call: Call) -> Json:
+    info = _queue(call)
+    positions = _positions(call)
+    name = call.body.text("to", "")
+    if name:
+        target = _target(call, name)
+        if target.queue == info.queue:
+            raise bad_request("a queue is not moved to itself")
+    else:  # dead letters, to where they come from
+        target = None
+        call.access.check("write", "exchange", "")
+    call.services.broker.ingress.check_alarms()
+    return (await call.services.moving.move(info, positions, target))._asdict()
+
+
+async def copy(call: Call) -> Json:
+    info = _queue(call)
+    positions = _positions(call)
+    target = _target(call, call.body.text("to"))
+    operation = call.body.text("operation")
+    if not 1 <= len(operation) <= 64:
+        raise bad_request("operation must be text of 1 to 64 characters")
+    ingress = call.services.broker.ingress
+    ingress.check_alarms()
+    ingress.check_vhost(call.vhost)
+    return (await call.services.moving.copy(info, positions, target, operation))._asdict()
+
+
+# --- delayed messages -----------------------------------------------------------------------------
+
+
+async def list_delayed(call: Call) -> list[Json]:
+    """By position: `start` goes on behind the last one."""
+    info = _queue(call)
+    start, count = _number(call, "start", 1), _number(call, "count", 100)
+    rows = await call.services.moving.delayed(info, start=start, count=count)
+    return [_shown(info, row) for row in rows]
+
+
+def _number(call: Call, name: str, default: int) -> int:
+    text = call.query.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise bad_request(f"{name} must be a whole number")
+    return int(text)
+
+
+def _shown(info: QueueInfo, row: Delayed) -> Json:
+    where, properties = on_wire(row.meta, info.name)
+    exchange, key = exchange_and_key(where)
+    return {
+        "id": row.message or str(row.position),
+        "position": row.position,
+        "due_ms": row.due_ms,
+        "enqueued_ms": row.enqueued_ms,
+        "payload_bytes": row.size_bytes,
+        "exchange": exchange,
+        "routing_key": key,
+        "properties": properties_of(properties),
+        **encoded(row.body),
+    }
+
+
+async def _found(call: Call) -> tuple[QueueInfo, int]:
+    """A message by its id, or by its position in the queue."""
+    info, text = _queue(call), call.names["id"]
+    if text.isascii() and text.isdecimal() and 0 < len(text) <= 18:
+        return info, int(text)
+    message = MessageId.parse(text)
+    if message is None:
+        raise bad_request(f"{text!r} is no id of a message, and no position")
+    position = None
+    if message.group == info.group:
+        position = await call.services.moving.find(info, message)
+    if position is None:
+        raise not_found()
+    return info, position
+
+
+async def one_delayed(call: Call) -> Json:
+    info, position = await _found(call)
+    rows = await call.services.moving.delayed(info, start=position, count=1)
+    if not rows or rows[0].position != position:
+        raise not_found()
+    return _shown(info, rows[0])
+
+
+async def retime(call: Call) -> Response:
+    """`{"due_ms": ...}`, since the epoch, or `{"delay_ms": ...}` from now."""
+    info, position = await _found(call)
+    body = call.body
+    if ("due_ms" in body) == ("delay_ms" in body):
+        raise bad_request("one of due_ms and delay_ms is needed")
+    if "due_ms" in body:
+        at_ms = body.integer("due_ms")
+    else:
+        at_ms = call.services.cluster.now_ms() + body.integer("delay_ms")
+    if not await call.services.moving.retime(info, [(position, position)], at_ms):
+        raise not_found()
+    return DONE
+
+
+async def cancel(call: Call) -> Response:
+    info, position = await _found(call)
+    try:
+        await call.services.moving.withdraw(info, [(position, position)])
+    except Refused as refused:
+        if refused.code != codes.UNKNOWN_DELIVERY:
+            raise
+        raise not_found() from refused
+    return DONE
+
+
+_ONE = "queues/{vhost}/{queue}"
+
+ROUTES = (
+    Endpoint("POST", f"{_ONE}/select", select),
+    Endpoint("POST", f"{_ONE}/move", move),
+    Endpoint("POST", f"{_ONE}/copy", copy),
+    Endpoint("GET", f"{_ONE}/delayed", list_delayed),
+    Endpoint("GET", f"{_ONE}/delayed/{{id}}", one_delayed),
+    Endpoint("PATCH", f"{_ONE}/delayed/{{id}}", retime),
+    Endpoint("DELETE", f"{_ONE}/delayed/{{id}}", cancel),
+)
