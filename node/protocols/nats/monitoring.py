@@ -290,7 +290,7 @@ class Monitoring:
         found: Json = {
             "cid": each.number,
             "kind": "Client",
-            "type": "nats",
+            "type": "websocket" if each.origin.websocket else "nats",
             "ip": ends.peer_host,
             "port": ends.peer_port,
             "start": text_of_ms(now_ms - round(up_s * 1000)),

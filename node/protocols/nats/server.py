@@ -171,7 +171,8 @@ class NatsServer:
     def add(self, connection: NatsConnection) -> bool:
         if len(self.connected) >= self._settings.limits.connections_max:
             return False
-        if not self._limiter.enter(connection.address):
+        counted = connection.origin.websocket  # by the listener of HTTP
+        if not counted and not self._limiter.enter(connection.address):
             return False
         self.connected[connection] = None
         self.opened_count += 1
@@ -181,7 +182,8 @@ class NatsServer:
     def remove(self, connection: NatsConnection) -> None:
         if connection in self.connected:
             del self.connected[connection]
-            self._limiter.leave(connection.address)
+            if not connection.origin.websocket:
+                self._limiter.leave(connection.address)
             self._of_closed.add(connection.counters)
         if not self.connected:
             self._empty.set()

@@ -190,6 +190,21 @@ async def test_a_page_of_a_browser_is_nobody_without_a_password(tmp_path: Path):
                     assert await socket.receive_bytes() == said
 
 
+async def test_it_is_one_connection_of_its_address(tmp_path: Path):
+    with in_a_thread(
+        tmp_path, nats="127.0.0.1:0", **{"limits.connections_per_address_max": "2"}
+    ) as running:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url_of(running)) as first,
+            session.ws_connect(url_of(running)) as second,
+        ):
+            await logged_in(first)
+            await logged_in(second)
+            with pytest.raises(aiohttp.ClientError):
+                await session.ws_connect(url_of(running))
+
+
 async def test_by_https_it_is_secure(tmp_path: Path):
     authority = trustme.CA()
     secret = Secret(tmp_path / "secret")
