@@ -50,9 +50,11 @@ READERS = (*COMMON, "streams", "streams" + KILL)
 _STREAMS = ("publish", "pull", "push", "ordered", "kv", "objects", "services")
 #: What every client of NATS does.
 NATS = ("connect", *_STREAMS, *(step + KILL for step in _STREAMS))
+#: What the `nats` command does.
+NATSCLI = ("nats-streams", "nats-stores", "nats-bench", "nats-servers")
 #: Of those that come by WebSocket too.
 BY_WEBSOCKET = (*NATS, "websocket")
-STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *READERS, *BY_WEBSOCKET)))
+STEPS = tuple(dict.fromkeys((*COMMON[:-1], *CELERY, *NODE, *READERS, *BY_WEBSOCKET, *NATSCLI)))
 
 
 def kills(step: str) -> bool:
@@ -100,6 +102,7 @@ NATS_CLIENTS = (
     Client("nats.js", toolchains.node("nats/node"), BY_WEBSOCKET, toolchain=True),
     Client("nats.go", toolchains.go("nats/go", "go/protocol.go"), NATS, toolchain=True),
     Client("jnats", toolchains.java("nats/java"), NATS, toolchain=True),
+    Client("natscli", toolchains.natscli, NATSCLI, toolchain=True),
     Client("async-nats", toolchains.rust("nats/rust"), NATS, toolchain=True),
 )
 

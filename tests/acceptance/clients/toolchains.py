@@ -1,6 +1,6 @@
 """What a client needs besides Python: found, or fetched into a cache outside the repository.
 
-Versions are pinned where each toolchain keeps them: package.json, go.mod, pom.xml.
+Versions are pinned where each toolchain keeps them: package.json, go.mod, pom.xml; of a tool, here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PREPARE_S_MAX = 300.0
+NATSCLI = "0.5.1"
 CRATE_S_MAX = 3_600.0
 
 
@@ -50,6 +51,17 @@ def python(module: str, needs: str | None = None) -> Callable[[], Awaitable[Prog
         return Program([sys.executable, "-m", f"tests.acceptance.clients.programs.{module}"], {})
 
     return prepare
+
+
+async def natscli() -> Program:
+    binary = _need("go", "golang-go")
+    folder = cache() / f"natscli-{NATSCLI}"
+    if not (folder / "nats").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        package = f"github.com/nats-io/natscli/nats@v{NATSCLI}"
+        await _run("env", f"GOBIN={folder}", binary, "install", package, at=folder)
+    found = await python("natscli_program")()
+    return Program(found.command, {"PATH": f"{folder}:{os.environ['PATH']}"})
 
 
 async def c_tools() -> Program:
