@@ -34,6 +34,7 @@ from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
 from node.broker.broker import Broker
+from node.broker.stream_attrs import with_subjects
 from node.errors import BrokerError, Elsewhere
 from node.messages.message import carbon_copies, headers_of, routing_key_of
 from node.metrics.metrics import Metrics
@@ -56,7 +57,7 @@ class RoutedDeadLetter:
     meta: Any
     deaths: Any
     targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
-    key: str = ""  # for people
+    key: str = ""  # the first that it is routed by
     priority: int = 0  # as published
 
 
@@ -263,13 +264,14 @@ class DeadLetters:
                 large[place] = await self._upload(
                     queue, group, target, dead_letter, dead_letter.body
                 )
+        attrs = [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in dead_letters]
         command = Enqueue(
             target.queue,
             f"{CARRIER_PREFIX}{queue}",
             dead_letters[0].number,
             [head_of(dead_letter.body) for dead_letter in dead_letters],
             [dead_letter.meta for dead_letter in dead_letters],
-            [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in dead_letters],
+            with_subjects(target, (dead_letter.key for dead_letter in dead_letters), attrs),
             large or None,
         )
         try:

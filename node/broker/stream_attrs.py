@@ -4,7 +4,7 @@ subject, and what NATS's clients ask by headers. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -13,7 +13,6 @@ from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_ASKED, ATTR_DEDUP_ID, ATTR_SUBJECT, ATTR_TTL_MS
 from cluster.machine.stream.settings import ASKED_ID, ASKED_TTL_MS, matches
 from node.errors import Refused
-from node.messages.message import exchange_and_key, split
 from node.messages.subjects import is_literal
 
 TTL_MS_MIN: Final = 1_000
@@ -38,15 +37,15 @@ def stream_attrs(info: QueueInfo, bodies: Sequence[bytes], meta: Any, attrs: Any
     return [_one(info, config, *each) for each in both]
 
 
-def with_subjects(info: QueueInfo, metas: Sequence[bytes], attrs: list[Any]) -> list[Any]:
-    """Of messages that AMQP's clients publish; `attrs` of each, or of none. A routing key that is
+def with_subjects(info: QueueInfo, keys: Iterable[str | None], attrs: list[Any]) -> list[Any]:
+    """Of messages that come through an exchange; `attrs` of each, or of none. A routing key that is
     among the stream's subjects is the message's. With another one it has none.
     """
     subjects: Sequence[str] = (info.stream or {}).get("subjects") or ()
     if not subjects:
         return attrs
     patterns = tuple(subjects)
-    found = [_subject_of(patterns, split(meta)[0]) for meta in metas]
+    found = [_subject_of(patterns, key) for key in keys]
     if not any(found):
         return attrs
     return [
@@ -56,8 +55,8 @@ def with_subjects(info: QueueInfo, metas: Sequence[bytes], attrs: list[Any]) -> 
 
 
 @lru_cache(4096)
-def _subject_of(patterns: tuple[str, ...], where: bytes) -> bytes:
-    subject = exchange_and_key(where)[1].encode()
+def _subject_of(patterns: tuple[str, ...], key: str | None) -> bytes:
+    subject = (key or "").encode(errors="replace")
     return subject if _is_one_of(patterns, subject) else b""
 
 

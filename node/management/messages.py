@@ -11,6 +11,7 @@ from typing import Any
 
 from cluster.machine.catalog import QueueInfo
 from node.broker.ingress import Attrs, check_reply, shown
+from node.broker.stream_attrs import with_subjects
 from node.errors import Elsewhere, OutcomeUnknown
 from node.management.context import Call, Endpoint
 from node.management.errors import bad_request, not_found
@@ -19,7 +20,7 @@ from node.management.queues import declare_queue, unlocked
 from node.management.values import Body
 from node.messages import properties as amqp
 from node.messages.amqp_errors import AmqpError
-from node.messages.message import exchange_and_key, on_wire, where_of
+from node.messages.message import exchange_and_key, on_wire, routing_key_of, where_of
 from node.messages.plain_values import wrong_value
 from node.protocols.amqp.deaths import marked
 from node.protocols.amqp.direct_reply import PREFIX
@@ -126,6 +127,7 @@ async def _stored(
             future.set_result(bool(refused))
 
     size_bytes = len(payload) + len(meta)
+    (attrs,) = with_subjects(info, [routing_key_of(meta)], [attrs])
     call.services.publisher.publish(info, [payload], meta, attrs, size_bytes, done)
     return info.name if await future else None
 

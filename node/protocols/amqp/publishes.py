@@ -38,7 +38,7 @@ from node.messages.amqp_errors import (
     ChannelError_,
     ConnectionError_,
 )
-from node.messages.message import exchange_and_key
+from node.messages.message import exchange_and_key, routing_key_of
 from node.protocols.amqp import writer
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.direct_reply import PREFIX
@@ -474,8 +474,7 @@ class Publishes:
         batches = [batch for batch in self._batches.values() if batch.bodies]
         self._batches.clear()
         for batch in batches:
-            if batch.info.stream is not None:
-                batch.attrs = with_subjects(batch.info, batch.metas, batch.attrs)
+            batch.attrs = with_subjects(batch.info, map(routing_key_of, batch.metas), batch.attrs)
         if self.transaction is not None:
             self.transaction.extend(batches)
             return

@@ -16,6 +16,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from nats.js.client import JetStreamContext
 
 from node.node import Node
+from tests.node.management.api import api_of
 from tests.node.nodes import Nodes, until
 from tests.testkit.waiting import WAIT_S
 
@@ -177,19 +178,29 @@ async def test_a_routing_key_among_the_subjects_of_a_stream_is_the_subject(nodes
     }
     async with channel_at(nodes.nodes["n2"]) as channel:
         queue = await channel.get_queue("KEYED", ensure=False)
-        exchange = await channel.declare_exchange("shop", "topic", auto_delete=True)
+        exchange = await channel.declare_exchange("shop", "topic")
         await queue.bind(exchange, "#")
         for key in ("orders.new", "orders.new.more", "orders.*", "vip.urgent.now", "a b"):
             message = aio_pika.Message(key.encode(), **properties)
             await exchange.publish(message, routing_key=key)
         await channel.default_exchange.publish(aio_pika.Message(b"direct"), routing_key="KEYED")
-        await queue.unbind(exchange, "#")
+        dead = {"x-dead-letter-exchange": "shop", "x-dead-letter-routing-key": "orders.dead"}
+        await channel.declare_queue("dying", durable=True, arguments={**dead, "x-message-ttl": 0})
+        await channel.default_exchange.publish(aio_pika.Message(b"dead"), routing_key="dying")
+    by_hand = {"routing_key": "orders.hand", "payload": "hand", "payload_encoding": "string"}
+    reply = await api_of(nodes.one).ask(
+        "POST", "exchanges/%2F/shop/publish", {**by_hand, "properties": {}}
+    )
+    assert reply.status == 200
 
     async with jetstream_at(nodes.nodes["n3"]) as js:
         await js.add_consumer("KEYED", durable_name="all", ack_policy="none")
         bound = await js.pull_subscribe_bind("all", "KEYED")
-        found = [(each.subject, each.data.decode()) for each in await bound.fetch(6)]
-        assert found == [
+        found = list[tuple[str, str]]()
+        while len(found) < 8:
+            found += [(each.subject, each.data.decode()) for each in await bound.fetch(1)]
+        assert sorted(found[6:]) == [("orders.dead", "dead"), ("orders.hand", "hand")]
+        assert found[:6] == [
             ("orders.new", "orders.new"),
             ("KEYED", "orders.new.more"),
             ("KEYED", "orders.*"),
@@ -201,7 +212,7 @@ async def test_a_routing_key_among_the_subjects_of_a_stream_is_the_subject(nodes
             "KEYED", durable_name="some", filter_subject="orders.>", ack_policy="none"
         )
         bound = await js.pull_subscribe_bind("some", "KEYED")
-        (message,) = await bound.fetch(1)
+        message = (await bound.fetch(1))[0]
         assert message.headers == {
             "Message-Id": "m1",
             "Correlation-Id": "c1",
