@@ -139,17 +139,17 @@ async def test_text_is_refused(open_: Open):
 async def test_the_end_of_a_socket_is_the_end_of_its_connection(running: Running, open_: Open):
     server = running.node.nats
     assert server is not None
-    before = len(server.connected)
+    await until(lambda: not server.connected)  # those of other tests
     sockets = [await open_(), await open_()]
     for socket in sockets:
         await logged_in(socket)
-    assert len(server.connected) == before + 2
+    assert len(server.connected) == 2
 
     await sockets[0].close()
     transport = sockets[1].get_extra_info("socket")
     transport.shutdown(2)
 
-    await until(lambda: len(server.connected) == before)
+    await until(lambda: not server.connected)
 
 
 async def test_one_that_does_not_read_is_cut_off(running: Running, open_: Open, connect: Connect):
