@@ -48,7 +48,7 @@ async def test_does_all_that_it_is_known_for_and_survives_the_leader_of_its_queu
 
 @pytest.mark.clients
 @pytest.mark.timeout(CLIENT_S_MAX)
-@pytest.mark.xdist_group("clients")
+@pytest.mark.xdist_group("clients-nats")
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("client", [marked(client) for client in NATS_CLIENTS])
 async def test_of_nats_does_the_same_through_the_death_of_its_streams_leader(
