@@ -17,7 +17,7 @@ from cluster.machine.checks import (
     shown,
     text,
 )
-from cluster.machine.policies import PolicyTable, regex, wrong_definition
+from cluster.machine.policies import SETTINGS_SINCE, PolicyTable, regex, wrong_definition
 from cluster.machine.versions import MACHINE_VERSION
 
 DESCRIPTION_BYTES_MAX = 4_096
@@ -52,6 +52,7 @@ class _EntryKind:
     fields: Mapping[str, _Field]
     may_be_empty: frozenset[str] = frozenset()
     since: Mapping[str, int] = field(default_factory=dict[str, int])  # fields of later versions
+    settings_since: Mapping[str, int] = field(default_factory=dict[str, int])  # in a definition
 
 
 def _texts(value: Any) -> list[str]:
@@ -94,7 +95,7 @@ def _policy(table: PolicyTable) -> _EntryKind:
         "priority": _Field(integer(-PRIORITY_MAX, PRIORITY_MAX), 0),
         "definition": _Field(_definition(table)),
     }
-    return _EntryKind(("vhost", "name"), fields)
+    return _EntryKind(("vhost", "name"), fields, settings_since=SETTINGS_SINCE)
 
 
 def _limits(owner: str, *names: str, since: Mapping[str, int] | None = None) -> _EntryKind:
@@ -186,6 +187,9 @@ def checked_value(
             result[name] = each.check(value.get(name))
         except BadValue as error:
             raise BadValue(f"{name} must be {error}") from None
+    for name, since in kind.settings_since.items():
+        if since > version and name in result["definition"]:
+            raise BadValue(f"{name} is not known before all nodes run machine version {since}")
     return result
 
 

@@ -30,6 +30,7 @@ from cluster.machine.replies import (
     Ok,
     Refused,
 )
+from cluster.machine.versions import FEDERATION_SINCE
 
 #: Each costs every node memory.
 EXCHANGES_MAX = 50_000
@@ -44,6 +45,8 @@ MODULUS = "x-modulus-hash"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", HASH)
 #: Since machine version 3.
 LATER_TYPES = (DELAYED, RANDOM, MODULUS)
+#: What a federated exchange of another cluster reads from here. Since `FEDERATION_SINCE`.
+FEDERATION_UPSTREAM = "x-federation-upstream"
 #: Of RabbitMQ's plugins, with what to do instead.
 ABSENT_TYPES = {
     "x-recent-history": "keep the messages in a queue of their own, with x-max-length",
@@ -70,8 +73,13 @@ HASH_HEADER = "hash-header"
 HASH_PROPERTY = "hash-property"
 DELAYED_TYPE = "x-delayed-type"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+MAX_HOPS = "x-max-hops"
+DOWNSTREAM_NAME, DOWNSTREAM_VHOST = "x-downstream-name", "x-downstream-vhost"
 _COMPARED = frozenset({ALTERNATE, HASH_HEADER, HASH_PROPERTY})
-_COMPARED_OF_DELAYED = _COMPARED | {DELAYED_TYPE}
+_COMPARED_OF = {
+    DELAYED: frozenset({DELAYED_TYPE}),
+    FEDERATION_UPSTREAM: frozenset({MAX_HOPS, DOWNSTREAM_NAME, DOWNSTREAM_VHOST}),
+}
 X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 _DEFAULT_EXCHANGE = "operation not permitted on the default exchange"
@@ -181,6 +189,8 @@ class Routing:
         known = EXCHANGE_TYPES
         if self._machine_version() >= 3:
             known += LATER_TYPES
+        if self._machine_version() >= FEDERATION_SINCE:
+            known += (FEDERATION_UPSTREAM,)
         if command.type not in known:
             return Refused(UNKNOWN_EXCHANGE_TYPE, _unknown_type(command.type))
         reason = _wrong_arguments(command.type, command.arguments)
@@ -343,7 +353,7 @@ def _unknown_type(kind: Any) -> str:
 
 def _difference(existing: ExchangeInfo, command: DeclareExchange) -> str | None:
     thing = exchange_text(existing.vhost, existing.name)
-    names = _COMPARED_OF_DELAYED if existing.type == DELAYED else _COMPARED
+    names = _COMPARED | _COMPARED_OF.get(existing.type, frozenset())
     return (
         unlike("type", existing.type, command.type, thing)
         or unlike("durable", existing.durable, command.durable, thing)
@@ -364,6 +374,8 @@ def _wrong_arguments(kind: str, arguments: Mapping[str, Any]) -> str | None:
         if delayed not in EXCHANGE_TYPES and delayed not in (RANDOM, MODULUS):
             return f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type"
         kind = str(delayed)
+    if kind == FEDERATION_UPSTREAM:
+        return _wrong_upstream(arguments)
     if kind != HASH:
         return None
     header, of_message = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
@@ -374,6 +386,17 @@ def _wrong_arguments(kind: str, arguments: Mapping[str, Any]) -> str | None:
     if of_message is not None and of_message not in HASH_PROPERTIES:
         allowed = ", ".join(HASH_PROPERTIES)
         return f"invalid value {shown(of_message)} for '{HASH_PROPERTY}': must be one of {allowed}"
+    return None
+
+
+def _wrong_upstream(arguments: Mapping[str, Any]) -> str | None:
+    """RabbitMQ before 3.3 does not name the downstream."""
+    hops = arguments.get(MAX_HOPS)
+    if type(hops) is not int or hops < 1:
+        return f"invalid value {shown(hops)} for '{MAX_HOPS}': must be a whole number from 1"
+    for name in (DOWNSTREAM_NAME, DOWNSTREAM_VHOST):
+        if not isinstance(arguments.get(name, ""), str):
+            return f"invalid value {shown(arguments[name])} for '{name}': must be text"
     return None
 
 

@@ -16,6 +16,7 @@ from cluster.machine.arguments import settings_from, wrong_value
 from cluster.machine.catalog_tables import Entries, QueueInfo
 from cluster.machine.checks import BadValue, is_plain, is_text, shown, text
 from cluster.machine.commands import QueueConfig
+from cluster.machine.versions import FEDERATION_SINCE
 from cluster.types import QueueId
 
 PolicyTarget = Literal["queues", "exchanges"]
@@ -46,12 +47,16 @@ _DEFAULTS = frozenset(
     }
 )
 _ALTERNATE = "alternate-exchange"
-#: RabbitMQ's names without effect here; definitions of its clusters are full of them.
+#: What federates queues and exchanges: read by links, not by queues.
+FEDERATION_PATTERN = "federation-upstream-pattern"
+FEDERATION = ("federation-upstream", "federation-upstream-set", FEDERATION_PATTERN)
+#: Settings that a later machine version brought.
+SETTINGS_SINCE = {FEDERATION_PATTERN: FEDERATION_SINCE}
+#: RabbitMQ's names without effect on a queue; definitions of its clusters are full of them.
 _WITHOUT_EFFECT = frozenset(
     {
+        *FEDERATION,
         "dead-letter-strategy",
-        "federation-upstream",
-        "federation-upstream-set",
         "ha-mode",
         "ha-params",
         "ha-promote-on-failure",

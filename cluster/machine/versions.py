@@ -19,6 +19,7 @@ new machine version on.
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
 |         |         | mirrors and sources, counters, schedules; parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
+|         |         | federation: exchanges that others read from, policies with patterns      |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -33,6 +34,9 @@ from typing import Final
 
 #: The newest version that this release runs; it runs every older one, too.
 MACHINE_VERSION: Final = 5
+
+#: From when on exchanges of type `x-federation-upstream` and policies by a pattern are known.
+FEDERATION_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cluster.machine.catalog_routing import (
+    DOWNSTREAM_NAME,
+    DOWNSTREAM_VHOST,
+    FEDERATION_UPSTREAM,
+    MAX_HOPS,
+)
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo
+from node.routing.federation import may_forward
 from node.routing.hashing import Shares, hash_of, mixed, weight_of
 from node.routing.headers import matcher
 from node.routing.topic import TopicTrie
@@ -57,6 +64,24 @@ class _Fanout:
 
     def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
         return self._all
+
+
+class _FederationUpstream:
+    """A fanout to the queue of a downstream cluster, of what has not been there."""
+
+    def __init__(self, exchange: ExchangeInfo, bindings: Sequence[BindingInfo]) -> None:
+        self._arguments = exchange.arguments
+        self._all = bindings
+
+    def matching(self, message: RoutedMessage) -> Iterable[BindingInfo]:
+        arguments = self._arguments
+        goes = may_forward(
+            message.header(),
+            hops_max=arguments[MAX_HOPS],
+            cluster=arguments.get(DOWNSTREAM_NAME),
+            vhost=arguments.get(DOWNSTREAM_VHOST),
+        )
+        return self._all if goes else ()
 
 
 class _Topic:
@@ -141,4 +166,5 @@ _TYPES: dict[str, Callable[[ExchangeInfo, Sequence[BindingInfo]], BindingMatcher
     "x-consistent-hash": _ConsistentHash,
     "x-modulus-hash": _Modulus,
     "x-random": _Random,
+    FEDERATION_UPSTREAM: _FederationUpstream,
 }

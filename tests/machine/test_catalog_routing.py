@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -510,3 +511,35 @@ def test_an_older_machine_binds_to_the_firehose_as_it_did():
     book.queue("q")
 
     book.bind("amq.rabbitmq.trace", "q", "publish.#")
+
+
+# --- since machine version 5 ----------------------------------------------------------------------
+
+
+def test_a_federated_exchange_of_another_cluster_has_one_of_its_own_type_upstream():
+    arguments = {"x-max-hops": 2, "x-downstream-name": "c", "x-downstream-vhost": "/"}
+    kind = catalog_routing.FEDERATION_UPSTREAM
+    declare = c.DeclareExchange("/", "e", kind, internal=True, arguments=arguments)
+
+    at_version(4).refuses(declare, UNKNOWN_EXCHANGE_TYPE)
+    book = at_version(5)
+    book.does(declare)
+    book.does(declare, 0)
+    for other in ({"x-max-hops": 1}, {"x-downstream-name": "d"}, {"x-downstream-vhost": "v"}):
+        changed = replace(declare, arguments=arguments | other)
+        assert next(iter(other)) in book.refuses(changed, INEQUIVALENT)
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [("x-max-hops", None), ("x-max-hops", 0), ("x-max-hops", True), ("x-downstream-name", 5)],
+)
+def test_an_exchange_that_is_read_from_says_how_far(argument: str, wrong: Any):
+    arguments = {"x-max-hops": 1, argument: wrong}
+    kind = catalog_routing.FEDERATION_UPSTREAM
+
+    reason = at_version(5).refuses(
+        c.DeclareExchange("/", "e", kind, arguments=arguments), BAD_ARGUMENT
+    )
+
+    assert argument in reason

@@ -295,3 +295,15 @@ def test_of_all_limits_that_may_count_the_lowest_does(
         counted += [limit for _, _, limit in sorted(matching)[:1]]
 
     assert config(book, name).max_length == min(counted, default=None)
+
+
+def test_a_policy_federates_by_a_pattern_since_machine_version_5():
+    definition = {"federation-upstream-pattern": "^eu-"}
+    command = c.PutEntry("policies", ["/", "f"], {"pattern": "^f", "definition": definition})
+    old, new = Book(), Book()
+    for book, version in ((old, 4), (new, 5)):
+        book.apply(c.UpgradeMachine(version))
+
+    assert "version 5" in old.refuses(command, BAD_ARGUMENT)
+    new.does(command)
+    assert counting(new, "f", "exchanges") == "f"

@@ -372,6 +372,26 @@ def test_an_exchange_that_delays_routes_at_once_as_its_type():
     assert names(Router(catalog), "d", "new") == ["b"]
 
 
+def test_what_was_in_a_cluster_or_came_too_far_does_not_go_there_by_federation():
+    catalog = FakeCatalog()
+    arguments = {"x-max-hops": 2, "x-downstream-name": "ours", "x-downstream-vhost": "/"}
+    catalog.make("up", "x-federation-upstream", **arguments)
+    catalog.add_queue("a")
+    catalog.bind("up", "a", "whatever")
+    router = Router(catalog)
+
+    def goes(*hops: Any) -> bool:
+        return names(router, "up", "k", {"x-received-from": list(hops)}) == ["a"]
+
+    assert names(router, "up", "k") == ["a"]
+    assert goes({"cluster-name": "theirs", "vhost": "/"})
+    assert goes({"cluster-name": "ours", "vhost": "other"})
+    assert goes("no table")
+    assert not goes({"cluster-name": "ours", "vhost": "/"})
+    assert not goes({"cluster-name": "a", "vhost": "/"}, {"cluster-name": "b", "vhost": "/"})
+    assert names(router, "up", "k", {"x-received-from": "no list"}) == ["a"]
+
+
 # --- copies ---------------------------------------------------------------------------------------
 
 
