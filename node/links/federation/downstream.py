@@ -1,0 +1,151 @@
+"""The near end of federation: what comes from upstreams is published in this cluster.
+
+In this process, and in nobody's name: a policy has said so. What a queue refuses because it is
+full is offered to it again until it has room, and what publishers have to wait for is waited for:
+meanwhile the messages stay unacknowledged upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from pamqp import commands
+
+from cluster.cluster_node import ClusterNode
+from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
+from cluster.machine.catalog import QueueInfo
+from node.access.permissions import Access, Operation, TopicOperation
+from node.broker.bodies import PartedBody
+from node.broker.broker import Broker
+from node.broker.ingress import PART_BYTES_MAX, Attrs, shown
+from node.broker.publishing import Publisher
+from node.errors import Refused
+from node.messages import properties as amqp
+from node.messages.message import where_of
+
+log = structlog.get_logger(__name__)
+
+#: A queue that is full, and an alarm, are looked at again after this.
+RETRY_S: Final = 0.2
+
+#: Properties, by AMQP's name and by pamqp's.
+_NAMES: Final = {
+    **{
+        name: name
+        for name in (
+            "content_type",
+            "content_encoding",
+            "delivery_mode",
+            "priority",
+            "correlation_id",
+            "reply_to",
+            "expiration",
+            "message_id",
+            "user_id",
+            "app_id",
+            "cluster_id",
+        )
+    },
+    "type": "message_type",
+}
+
+
+class _Everything(Access):
+    """Of a link: whatever it brings was published by somebody who might, upstream."""
+
+    def may(self, operation: Operation, name: str) -> bool:
+        return True
+
+    def may_topic(self, operation: TopicOperation, exchange: str, key: str) -> bool:
+        return True
+
+    @property
+    def impersonates(self) -> bool:
+        return True
+
+
+def properties_of(
+    given: commands.Basic.Properties, headers: Mapping[str, Any], *, user_id: bool
+) -> bytes:
+    """As the broker keeps them. ValueError: what AMQP has no type for."""
+    values: dict[str, Any] = {
+        name: value
+        for name, theirs in _NAMES.items()
+        if (value := getattr(given, theirs, None)) is not None
+    }
+    if not user_id:
+        values.pop("user_id", None)
+    if given.timestamp is not None:
+        values["timestamp"] = max(0, int(given.timestamp.timestamp()))
+    return amqp.build({**values, "headers": dict(headers)})
+
+
+class Downstream:
+    """One a node: publishes for its links."""
+
+    def __init__(self, cluster: ClusterNode, broker: Broker, publisher: Publisher) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._publisher = publisher
+
+    async def publish(
+        self, vhost: str, exchange: str, key: str, body: bytes, properties: bytes
+    ) -> None:
+        """Returns when all queues that it goes to have it. Calls that follow each other keep their
+        order. Raises Refused if the message is one that this cluster does not take.
+        """
+        ingress = self._broker.ingress
+        access = _Everything(self._cluster, "", vhost)
+        ingress.check_size(len(body), in_parts=True)
+        attrs, properties = ingress.interpret(access, properties)
+        while ingress.lack.disk or ingress.lack.memory or vhost in ingress.full_vhosts:
+            await asyncio.sleep(RETRY_S)
+        route = ingress.route(access, exchange, key, properties)
+        if ingress.in_doubt(exchange, route):
+            await self._broker.catch_up()
+            route = ingress.route(access, exchange, key, properties)
+        if route is None:
+            raise ConnectionError(f"exchange '{exchange}' in vhost '{vhost}' is gone")
+        properties = shown(properties)
+        meta = where_of(exchange, key) + properties
+        stored = [
+            asyncio.ensure_future(
+                self._store(info, body, meta, ingress.own(info, attrs, properties))
+            )
+            for info in route.queues
+        ]
+        await asyncio.gather(*stored)
+
+    async def _store(self, info: QueueInfo, body: bytes, meta: bytes, attrs: Attrs | None) -> None:
+        while True:
+            refused = await self._offered(info, body, meta, attrs)
+            if not refused or self._cluster.catalog_machine.queue_by_id(info.queue) is None:
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _offered(
+        self, info: QueueInfo, body: bytes, meta: bytes, attrs: Attrs | None
+    ) -> bool:
+        """Whether the queue refused."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def decided(refused: Sequence[tuple[int, int]]) -> None:
+            if not done.done():
+                done.set_result(bool(refused))
+
+        size_bytes = len(body) + len(meta)
+        if len(body) > WHOLE_BODY_BYTES_MAX:
+            pieces = [body[at : at + PART_BYTES_MAX] for at in range(0, len(body), PART_BYTES_MAX)]
+            uploaded = await self._publisher.upload(info, [PartedBody(pieces)])
+            self._publisher.publish_large(info, uploaded, meta, attrs, size_bytes, decided, 1)
+        else:
+            self._publisher.publish(info, [body], meta, attrs, size_bytes, decided)
+        return await done
+
+
+def is_refused(error: Exception) -> bool:
+    """The message itself is at fault, now and for ever: it must not hold up those behind it."""
+    return isinstance(error, (Refused, ValueError))

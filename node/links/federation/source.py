@@ -1,0 +1,104 @@
+"""The far end of federation: a queue of the upstream that a link consumes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from aiormq.abc import DeliveredMessage
+from pamqp import commands
+
+from node.links.amqp import LinkChannel, LinkConnection
+from node.links.moving import Item
+
+#: Of a consumer upstream. Negative: those who consume there themselves come first.
+PRIORITY = "x-priority"
+
+
+class UpstreamQueue:
+    """`settles_at_once`: what has arrived needs no confirmation to be gone upstream."""
+
+    def __init__(
+        self,
+        connection: LinkConnection,
+        channel: LinkChannel,
+        queue: str,
+        tag: str,
+        *,
+        priority: int | None = None,
+        settles_at_once: bool = False,
+    ) -> None:
+        self.consuming = False
+        self._connection = connection
+        self._channel = channel
+        self._queue = queue
+        self._tag = tag
+        self._priority = priority
+        self._at_once = settles_at_once
+        self._arrived: deque[DeliveredMessage] = deque()
+        self._open: deque[int] = deque()  # tags that are not settled, in their order
+        self._rejected: set[int] = set()  # of these
+        self._news = asyncio.Event()
+        self._ended = ""
+        connection.lost.add_done_callback(lambda _: self._end("the connection was lost"))
+        channel.closing.add_done_callback(lambda _: self._end("the channel was closed"))
+        channel.on_consumer_cancel_callbacks.add(self._cancelled)
+
+    def _end(self, why: str) -> None:
+        self._ended = self._ended or why
+        self._news.set()
+
+    def _cancelled(self, *_: Any) -> None:
+        self._end(f"the broker cancelled the consumer: queue '{self._queue}' is gone there")
+
+    async def start(self) -> None:
+        arguments = {} if self._priority is None else {PRIORITY: self._priority}
+        self.consuming = True
+        await self._channel.basic_consume(
+            self._queue, self._deliver, consumer_tag=self._tag, arguments=arguments
+        )
+
+    async def pause(self) -> None:
+        """What has arrived is still taken."""
+        self.consuming = False
+        await self._channel.basic_cancel(self._tag)
+
+    async def _deliver(self, message: DeliveredMessage) -> None:
+        self._arrived.append(message)
+        self._news.set()
+
+    async def take(self) -> Item:
+        """ConnectionError: no more will come."""
+        while not self._arrived:
+            if self._ended:
+                raise ConnectionError(self._ended)
+            self._news.clear()
+            await self._news.wait()
+        message = self._arrived.popleft()
+        delivery = message.delivery
+        assert isinstance(delivery, commands.Basic.Deliver)
+        tag = delivery.delivery_tag
+        if self._at_once:
+            await self._channel.basic_ack(tag, wait=False)
+        else:
+            self._open.append(tag)
+        return Item(tag, message.body, message)
+
+    async def settle(self, tag: int) -> None:
+        """This one, and all that were taken before it."""
+        last: int | None = None
+        while self._open and self._open[0] <= tag:
+            settled = self._open.popleft()
+            if settled in self._rejected:
+                self._rejected.remove(settled)
+            else:
+                last = settled
+        if last is not None:
+            await self._channel.basic_ack(last, multiple=True, wait=False)
+
+    async def reject(self, tag: int) -> None:
+        """It is not taken: what the upstream does with such messages is its own affair."""
+        if tag in self._open:
+            self._rejected.add(tag)
+            await self._channel.basic_reject(tag, requeue=False, wait=False)
