@@ -22,11 +22,13 @@ from cluster.log import LogError, RealDisk, SystemClock
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
+from node.broker.cluster_name import named
 from node.data_folder import DataFolder
 from node.gate import gate
+from node.links.amqp import AmqpClient
+from node.links.federation.links import FederationLinks
 from node.links.supervisor import LinkSupervisor
 from node.management.app import ManagementRoutes
-from node.management.parameters import named
 from node.management.services import Listeners, Listing, ManagementServices
 from node.memory import (
     CollectWhatIsNew,
@@ -181,7 +183,7 @@ class Node:
         listeners: list[Listing] = [amqp, sockets]
         if self.nats is not None:
             listeners.append(self.nats)
-        self.links = LinkSupervisor(cluster, parts.peer_rpc, self._tasks)
+        self.links = self._make_links()
         self.management = self._make_management(Listeners(*listeners))
         self._tasks.start(self.management.watch(), name="management")
         self._fill_metrics(addresses)
@@ -357,6 +359,25 @@ class Node:
             notes = self.cluster.notes
             notes.stall(loop_ms=round(loop_s * 1000), process_ms=round(process_s * 1000))
 
+    def _make_links(self) -> LinkSupervisor:
+        parts = self.parts
+        client = AmqpClient(self.amqp.connect_locally)
+        links = LinkSupervisor(self.cluster, parts.peer_rpc, self._tasks)
+        links.add(
+            FederationLinks(
+                self.cluster,
+                client,
+                parts.broker,
+                parts.publisher,
+                self._tasks,
+                cluster_name=self._cluster_name,
+            )
+        )
+        return links
+
+    def _cluster_name(self) -> str:
+        return named(self.cluster.catalog_machine, self.settings.cluster)
+
     def _make_management(self, listing: Listing) -> ManagementRoutes:
         parts = self.parts
         return ManagementRoutes(
@@ -392,7 +413,7 @@ class Node:
             alarms=self.alarms,
             clients=partial(clients_now, self.amqp, self.sessions),
             capacity=self.management.observer.capacity,
-            cluster_name=lambda: named(self.cluster.catalog_machine, self.settings.cluster),
+            cluster_name=self._cluster_name,
         )
         sources.kept.append(CertificateExpiry(self.certificates.expiry_s, addresses))
 

@@ -104,7 +104,16 @@ class LinkConnection:
     def __init__(self, connection: aiormq.Connection, uri: str) -> None:
         self.uri = uri
         self.is_ours = str(connection.server_properties.get("platform", "")).startswith("Quorate ")
+        #: What the broker says its cluster is called.
+        named = connection.server_properties.get("cluster_name")
+        self.cluster = named if isinstance(named, str) else None
         self._connection = connection
+
+    @property
+    def place(self) -> str:
+        """Where it leads to, without who it is."""
+        scheme, _, rest = self.uri.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
 
     @property
     def lost(self) -> asyncio.Future[Any]:

@@ -7,9 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from node.links.federation.upstreams import UPSTREAM, UPSTREAM_SET, check_set, parse_upstream
+
 #: The machine version of the catalog from which on a parameter says who put it.
 LINKS_SINCE: Final = 5
 
 Component = Callable[[str, Any], object]
 
-COMPONENTS: Final[Mapping[str, Component]] = {}
+COMPONENTS: Final[Mapping[str, Component]] = {
+    UPSTREAM: parse_upstream,
+    UPSTREAM_SET: check_set,
+}

@@ -9,6 +9,7 @@ from typing import Any
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_entries import USER
 from cluster.machine.commands import DropEntry, PutEntry
+from node.broker.cluster_name import CLUSTER_NAME, named
 from node.links.components import COMPONENTS, LINKS_SINCE
 from node.management import shapes
 from node.management.context import Call, Endpoint, Response, created, deleted
@@ -19,8 +20,6 @@ from node.management.values import Body
 
 Json = dict[str, Any]
 
-#: The only one with a meaning: a name for people, other than that of the settings.
-CLUSTER_NAME = "cluster_name"
 #: What RabbitMQ keeps as parameters, and definitions name so, has paths and rights of its own.
 _ELSEWHERE = frozenset({"policy", "operator_policy", "vhost-limits"})
 
@@ -92,13 +91,6 @@ async def delete(call: Call) -> Response:
 
 def cluster_name(call: Call) -> str:
     return named(call.catalog, call.services.settings.cluster)
-
-
-def named(catalog: CatalogMachine, cluster: str) -> str:
-    """What people call the cluster; its own name until they do."""
-    entry = catalog.entry("parameters", ("", "", CLUSTER_NAME))
-    name = None if entry is None else entry["value"]
-    return name if isinstance(name, str) else cluster
 
 
 async def get_cluster_name(call: Call) -> Json:

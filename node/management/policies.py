@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from cluster.machine.commands import DropEntry, PutEntry
 from node.access.patterns import check_pattern
+from node.links.federation.upstreams import check_policy
 from node.management import shapes
 from node.management.context import Call, Endpoint, Handler, Response, created, deleted
 from node.management.errors import not_found
@@ -25,10 +26,12 @@ def policies(call: Call, table: Table) -> list[Json]:
 
 def policy_step(table: Table, vhost: str, name: str, body: Body) -> PutEntry:
     check_pattern(body.text("pattern"))
-    check_definition(body.mapping("definition"))
+    definition = body.mapping("definition")
+    check_definition(definition)
+    check_policy(definition, operator=table == "operator_policies")
     value = {
         "pattern": body.text("pattern"),
-        "definition": body.mapping("definition"),
+        "definition": definition,
         "priority": body.integer("priority", 0),
         "apply_to": body.text("apply-to", "all" if table == "policies" else "queues"),
     }

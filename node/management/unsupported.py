@@ -13,16 +13,8 @@ from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from node.management.errors import ApiError
 
 _MIRRORING: Final = "ha-"
-_FEDERATION: Final = "federation-upstream"
 
 _NO_MIRRORS = "queues are not mirrored: a durable queue is replicated by Raft without a policy"
-_NO_FEDERATION = "there is no federation here"
-_COMPONENTS = {
-    "shovel": "there are no shovels here",
-    "federation": _NO_FEDERATION,
-    "federation-upstream": _NO_FEDERATION,
-    "federation-upstream-set": _NO_FEDERATION,
-}
 
 
 class Unsupported(ApiError):
@@ -35,21 +27,14 @@ class Unsupported(ApiError):
 
 def no_component(component: str) -> Unsupported:
     """None that reads such parameters."""
-    reason = _COMPONENTS.get(component, "nothing here reads such parameters")
-    return Unsupported(f"component {component} not found: {reason}")
+    return Unsupported(f"component {component} not found: nothing here reads such parameters")
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:
     """Of a policy."""
     mirrors = [name for name in definition if name.startswith(_MIRRORING)]
-    federated = [name for name in definition if name.startswith(_FEDERATION)]
-    reasons = [
-        f"{', '.join(names)}: {reason}"
-        for names, reason in ((mirrors, _NO_MIRRORS), (federated, _NO_FEDERATION))
-        if names
-    ]
-    if reasons:
-        raise Unsupported("; ".join(reasons), *mirrors, *federated)
+    if mirrors:
+        raise Unsupported(f"{', '.join(mirrors)}: {_NO_MIRRORS}", *mirrors)
 
 
 def check_queue(kind: Any, arguments: Mapping[str, Any]) -> None:

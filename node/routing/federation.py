@@ -26,7 +26,5 @@ def may_forward(headers: Mapping[str, Any], *, hops_max: int, cluster: Any, vhos
 def visited(tables: list[Any], *, cluster: Any, vhost: Any) -> bool:
     if cluster is None:
         return False
-    return any(
-        isinstance(each, Mapping) and each.get(CLUSTER) == cluster and each.get(VHOST) == vhost
-        for each in cast("list[Mapping[str, Any]]", tables)
-    )
+    each = [cast("dict[str, Any]", hop) for hop in tables if isinstance(hop, dict)]
+    return any(hop.get(CLUSTER) == cluster and hop.get(VHOST) == vhost for hop in each)

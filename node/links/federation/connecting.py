@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -51,7 +51,7 @@ class Connecting:
         self._client = client
 
     @asynccontextmanager
-    async def open(self, federated: Federated) -> AsyncIterator[LinkConnection]:
+    async def open(self, federated: Federated) -> AsyncGenerator[LinkConnection]:
         upstream, end = federated.upstream, federated.end
         connection = await self._client.connect(
             upstream.uris,

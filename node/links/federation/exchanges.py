@@ -17,6 +17,11 @@ from node.links.federation.source import UpstreamQueue
 from node.links.link import Link
 from node.links.moving import move
 
+_NAMESAKE: Final = (
+    "the upstream is this virtual host itself, or one of another cluster with the same name"
+    " '{cluster}': give each cluster a name of its own (PUT /api/cluster-name), by which federation"
+    " tells where messages have been"
+)
 #: How often a link looks whether the bindings here have changed.
 FOLLOW_S: Final = 0.1
 
@@ -39,6 +44,8 @@ class ExchangeLink:
         upstream = self._upstream
         async with self._connecting.open(self._federated) as connection:
             up = self._up = self._federated.upstream_end(connection)
+            if (up.cluster, up.vhost) == (self._down.cluster, self._down.vhost):
+                raise ValueError(_NAMESAKE.format(cluster=up.cluster))
             self._queue = plan.queue_name(up, self._down)
             channel = await connection.channel()
             await self._declare(connection, channel)

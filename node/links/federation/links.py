@@ -5,7 +5,7 @@ catalog; and their links.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,9 @@ from aiormq.exceptions import AMQPError
 
 from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_entries import USER
 from cluster.machine.catalog_routing import TRACE
-from cluster.machine.policies import FEDERATION
+from cluster.machine.policies import FEDERATION, PolicyTarget
 from node.broker.broker import Broker
 from node.broker.publishing import Publisher
 from node.errors import BrokerError
@@ -40,6 +41,8 @@ KIND: Final = "federation"
 #: What a link that is not wanted any more left upstream is removed within this, or stays.
 CLEAN_S_MAX: Final = 10.0
 
+_TARGETS: Final[Mapping[What, PolicyTarget]] = {"exchange": "exchanges", "queue": "queues"}
+
 Parameters = Mapping[tuple[str, ...], Mapping[str, Any]]
 
 
@@ -47,7 +50,7 @@ Parameters = Mapping[tuple[str, ...], Mapping[str, Any]]
 class _Known:
     """What was found out about a vhost when it was so."""
 
-    version: tuple[int, int]
+    version: tuple[int, int, str]
     parameters: Parameters
     federated: dict[LinkKey, Federated]
 
@@ -64,12 +67,13 @@ class FederationLinks:
         broker: Broker,
         publisher: Publisher,
         tasks: Tasks,
-        cluster_name: str,
+        *,
+        cluster_name: Callable[[], str],
     ) -> None:
         self._cluster = cluster
         self._broker = broker
         self._tasks = tasks
-        self._cluster_name = cluster_name
+        self._name = cluster_name
         self._connecting = Connecting(cluster, client)
         self._downstream = Downstream(cluster, broker, publisher)
         self._known: dict[str, _Known] = {}
@@ -103,10 +107,11 @@ class FederationLinks:
         }
 
     def _of_vhost(self, catalog: CatalogMachine, vhost: str, parameters: Parameters) -> _Known:
-        version = catalog.routing_version(vhost), catalog.policy_version
+        cluster = self._name()
+        version = catalog.routing_version(vhost), catalog.policy_version, cluster
         known = self._known.get(vhost)
         if known is None or known.version != version or known.parameters != parameters:
-            found = federated_in(catalog, vhost, parameters, self._cluster_name)
+            found = federated_in(catalog, vhost, parameters, cluster)
             known = _Known(version, parameters, {key_of(each): each for each in found})
         return known
 
@@ -155,7 +160,7 @@ def federated_in(
     if not any(set(FEDERATION) & e["definition"].keys() for e in policies):
         return
     for what, name in _names(catalog, vhost):
-        policy = catalog.policy_for(vhost, name, f"{what}s")
+        policy = catalog.policy_for(vhost, name, _TARGETS[what])
         if policy is None:
             continue
         upstreams = of_policy.get(policy[0])
@@ -164,7 +169,7 @@ def federated_in(
             upstreams = of_policy[policy[0]] = upstreams_of(parameters, vhost, definition)
         for upstream in upstreams:
             entry = parameters.get((UPSTREAM, vhost, upstream.name), {})
-            yield Federated(what, plan.End(cluster, vhost, name), upstream, entry.get("user", ""))
+            yield Federated(what, plan.End(cluster, vhost, name), upstream, entry.get(USER, ""))
 
 
 def _names(catalog: CatalogMachine, vhost: str) -> Iterator[tuple[What, str]]:

@@ -106,8 +106,7 @@ def _passed_on(
     before = arguments.get(BOUND_FROM)
     tables = cast("list[Any]", before) if isinstance(before, list) else []
     if tables:
-        first = cast("Any", tables[0])
-        left = first.get(HOPS) if isinstance(first, Mapping) else None
+        left = cast("dict[str, Any]", tables[0]).get(HOPS) if isinstance(tables[0], dict) else None
         hops = min(hops_max, left - 1) if type(left) is int else 0
         if visited(tables, cluster=upstream.cluster, vhost=upstream.vhost):
             hops = 0
@@ -142,7 +141,11 @@ def received(
     headers: Mapping[str, Any], uri: str, upstream: End, *, redelivered: bool
 ) -> dict[str, Any]:
     """Of a message that came through an exchange: the newest hop first."""
-    hop = {"uri": uri, "exchange": upstream.name, "redelivered": redelivered}
+    hop: dict[str, Any] = {
+        "uri": uri,
+        "exchange": upstream.name,
+        "redelivered": redelivered,
+    }
     if upstream.cluster is not None:
         hop[CLUSTER] = upstream.cluster
     hop[VHOST] = upstream.vhost
@@ -159,8 +162,8 @@ def moved(
     visits = 0
     rest: list[Any] = []
     for hop in hops:
-        if isinstance(hop, Mapping):
-            known = cast("Mapping[str, Any]", hop)
+        if isinstance(hop, dict):
+            known = cast("dict[str, Any]", hop)
             if known.get("uri") == uri and known.get("queue") == upstream.name:
                 count = known.get("visit-count")
                 visits += count if type(count) is int else 0

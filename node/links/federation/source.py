@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from aiormq.abc import DeliveredMessage
 from pamqp import commands
@@ -42,7 +42,8 @@ class UpstreamQueue:
         self._news = asyncio.Event()
         self._ended = ""
         connection.lost.add_done_callback(lambda _: self._end("the connection was lost"))
-        channel.closing.add_done_callback(lambda _: self._end("the channel was closed"))
+        closing = cast("asyncio.Future[Any]", cast("Any", channel).closing)
+        closing.add_done_callback(lambda _: self._end("the channel was closed"))
         channel.on_consumer_cancel_callbacks.add(self._cancelled)
 
     def _end(self, why: str) -> None:
@@ -53,7 +54,7 @@ class UpstreamQueue:
         self._end(f"the broker cancelled the consumer: queue '{self._queue}' is gone there")
 
     async def start(self) -> None:
-        arguments = {} if self._priority is None else {PRIORITY: self._priority}
+        arguments: dict[str, Any] = {} if self._priority is None else {PRIORITY: self._priority}
         self.consuming = True
         await self._channel.basic_consume(
             self._queue, self._deliver, consumer_tag=self._tag, arguments=arguments
@@ -78,7 +79,7 @@ class UpstreamQueue:
         message = self._arrived.popleft()
         delivery = message.delivery
         assert isinstance(delivery, commands.Basic.Deliver)
-        tag = delivery.delivery_tag
+        tag = delivery.delivery_tag or 0
         if self._at_once:
             await self._channel.basic_ack(tag, wait=False)
         else:

@@ -12,6 +12,7 @@ from cluster.machine.policies import FEDERATION, FEDERATION_PATTERN, compiled
 from node.access.patterns import check_pattern
 from node.errors import Refused
 from node.links.definition import ACK_MODES, PREFETCH_MAX, RECONNECT_S, Fields, wrong
+from node.links.moving import AckMode
 
 UPSTREAM, UPSTREAM_SET = "federation-upstream", "federation-upstream-set"
 #: The set that every upstream of a virtual host is in.
@@ -33,7 +34,7 @@ class Upstream:
     uris: tuple[str, ...]
     prefetch: int = PREFETCH
     reconnect_delay_s: float = RECONNECT_S
-    ack_mode: str = ACK_MODES[0]
+    ack_mode: AckMode = "on-confirm"
     trusts_user_id: bool = False
     exchange: str | None = None
     queue: str | None = None
@@ -63,7 +64,7 @@ def parse_upstream(name: str, value: Any) -> Upstream:
         fields.uris("uri"),
         prefetch=fields.integer("prefetch-count", 0, PREFETCH_MAX, PREFETCH),
         reconnect_delay_s=fields.seconds("reconnect-delay", RECONNECT_S),
-        ack_mode=fields.choice("ack-mode", ACK_MODES, ACK_MODES[0]),
+        ack_mode=cast("AckMode", fields.choice("ack-mode", ACK_MODES, ACK_MODES[0])),
         trusts_user_id=fields.boolean("trust-user-id", False),
         exchange=fields.text("exchange", "") or None,
         queue=fields.text("queue", "") or None,
@@ -98,9 +99,11 @@ def check_set(name: str, value: Any) -> None:
         parse_upstream(upstream, {"uri": "amqp://", **given})
 
 
-def check_policy(definition: Mapping[str, Any]) -> None:
-    """Raises Refused. Of what federates, a policy says one."""
+def check_policy(definition: Mapping[str, Any], *, operator: bool) -> None:
+    """Raises Refused. Of what federates, a policy says one, and one of operators none."""
     said = [name for name in FEDERATION if name in definition]
+    if operator and said:
+        raise wrong(" and ".join(said), "in a policy that is not one of operators")
     if len(said) > 1:
         raise wrong(" and ".join(said), "one of them: a policy has one way to name upstreams")
     for name in said:

@@ -224,11 +224,12 @@ class Home(Protocol):
 
     services: AmqpServices
     offer: Terms
-    server_properties: Mapping[str, Any]
     admission: Admission
     clients: Clients
     make_channel: Callable[[ChannelHost, int, AmqpServices], Channel]
 
+    @property
+    def server_properties(self) -> Mapping[str, Any]: ...
     def next_id(self) -> str: ...
     def add(self, connection: AmqpConnection) -> bool:
         """False: there are too many."""

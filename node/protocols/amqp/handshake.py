@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from importlib import metadata
 from platform import python_version
 from typing import Any, Final, NamedTuple, cast
@@ -55,7 +56,8 @@ CAPABILITIES: Final = (
 )
 
 
-def server_properties(cluster: str) -> dict[str, Any]:
+@lru_cache(1)
+def server_properties(cluster: str) -> Mapping[str, Any]:
     """Who answers, for clients.
 
     Clients choose by `product` and `version` which meaning of basic.qos (kombu, so Celery too) and

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from node.broker.cluster_name import named
 from node.clients.clients import Clients
 from node.protocols.amqp.admission import Admission
 from node.protocols.amqp.channel import Channel
@@ -55,7 +56,6 @@ class AmqpServer:
         self.clients = clients
         self.make_channel = make_channel
         self.offer = Terms(options.channel_max, options.frame_bytes_max, options.heartbeat_s)
-        self.server_properties: Mapping[str, Any] = server_properties(settings.cluster)
         self.admission = Admission(services.auth, clients)
         self.address: str | None = None  # that clients are told; None: not listening
         self.tls_address: str | None = None
@@ -69,6 +69,12 @@ class AmqpServer:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    @property
+    def server_properties(self) -> Mapping[str, Any]:
+        services = self.services
+        catalog = services.broker.cluster.catalog_machine
+        return server_properties(named(catalog, services.settings.cluster))
 
     # --- life -------------------------------------------------------------------------------------
 
