@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ import aiormq
 from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
 from aiormq.connection import TransportFactory
-from pamqp import commands
+from pamqp import commands, constants
 from yarl import URL
 
 from node.links.definition import is_local, place_of, without_password
@@ -35,6 +36,7 @@ _QUERY: Final = {
     "heartbeat": "heartbeat",
     "auth_mechanism": "auth",
 }
+_ANY_NAME: Final = re.compile(r"(?s).*")
 _VERIFY_NONE: Final = "verify_none"
 
 #: Opens a connection to this node for a user, whose name needs no proof.
@@ -139,6 +141,8 @@ class AmqpClient:
 
     def __init__(self, local: LocalConnect) -> None:
         self._local = local
+        # pamqp refuses names that brokers allow: those of federation's queues, and all in Greek.
+        constants.DOMAIN_REGEX.update(dict.fromkeys(constants.DOMAIN_REGEX, _ANY_NAME))
 
     async def connect(
         self, uris: Sequence[str], *, user: str, vhost: str, name: str

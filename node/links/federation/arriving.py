@@ -18,7 +18,6 @@ from node.links.federation.connecting import Federated
 from node.links.federation.downstream import Downstream, properties_of
 from node.links.federation.source import UpstreamQueue
 from node.links.moving import Item
-from node.protocols.amqp.errors import AmqpError
 from node.routing.federation import may_forward
 
 log = structlog.get_logger(__name__)
@@ -61,7 +60,7 @@ class Arriving:
             noted = note(headers, self._uri, self._upstream, redelivered=redelivered)
             properties = properties_of(given, noted, user_id=federated.upstream.trusts_user_id)
             await self._downstream.publish(here.vhost, exchange, key, body, properties)
-        except (Refused, ValueError, AmqpError) as error:
+        except (Refused, ValueError) as error:
             # The message itself is at fault, now and for ever: it must not hold up the others.
             log.warning(
                 "federated_message_refused", vhost=here.vhost, name=here.name, reason=str(error)

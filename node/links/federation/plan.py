@@ -26,7 +26,8 @@ HOPS = "hops"
 PURPOSE = "x-internal-purpose"
 OURS: Mapping[str, Any] = {PURPOSE: "federation"}
 SUFFIXES = ("A", "B")
-NAME_BYTES_MAX = 255
+#: What the client library takes.
+NAME_BYTES_MAX = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Wanted(NamedTuple):
 
 
 def queue_name(upstream: End, downstream: End) -> str:
-    """ValueError: AMQP has no room for it."""
+    """ValueError: it is too long."""
     place = downstream.cluster or ""
     if downstream.vhost != upstream.vhost:
         place += f":{downstream.vhost}:{downstream.name}"

@@ -1,0 +1,266 @@
+"""Clusters of ours that federate with each other: real nodes, real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiormq
+import pytest
+from pamqp import commands
+
+from tests.node.management.api import Api
+from tests.node.nodes import Nodes
+from tests.testkit.waiting import stays, until
+
+RECONNECT_S = 0.2
+
+
+class Site:
+    """A cluster, and a client of it."""
+
+    def __init__(self, name: str, nodes: Nodes) -> None:
+        self.name = name
+        self.nodes = nodes
+
+    @property
+    def uri(self) -> str:
+        return f"amqp://guest:guest@{self.nodes.one.amqp.address}/%2F"
+
+    @property
+    def api(self) -> Api:
+        return Api(f"http://{self.nodes.one.http_address}", "guest", "guest")
+
+    async def open(self) -> None:
+        self.connection = await aiormq.connect(self.uri)
+        self.channel = await self.connection.channel()
+
+    async def follows(self, *others: Site, **upstream: Any) -> None:
+        for other in others:
+            value = {"uri": other.uri, "reconnect-delay": RECONNECT_S, **upstream}
+            path = f"parameters/federation-upstream/%2F/{other.name}"
+            assert (await self.api.ask("PUT", path, {"value": value})).status == 201
+        definition = {"federation-upstream-set": "all"}
+        await self.api.put("policies/%2F/federated", pattern="^fed", definition=definition)
+
+    async def collects(self, queue: str, key: str = "#", exchange: str = "fed.x") -> None:
+        await self.channel.exchange_declare(exchange, exchange_type="topic", durable=True)
+        await self.channel.queue_declare(queue, durable=True)
+        await self.channel.queue_bind(queue, exchange, key)
+
+    async def publish(self, key: str, body: bytes, exchange: str = "fed.x", **more: Any) -> None:
+        properties = commands.Basic.Properties(**more)
+        await self.channel.basic_publish(
+            body, exchange=exchange, routing_key=key, properties=properties
+        )
+
+    async def taken(self, queue: str) -> list[tuple[bytes, list[str]]]:
+        """All that waits there: bodies, and through which clusters each came, the last first."""
+        found: list[tuple[bytes, list[str]]] = []
+        while True:
+            message = await self.channel.basic_get(queue, no_ack=True)
+            if not isinstance(message.delivery, commands.Basic.GetOk):
+                return found
+            properties = message.header.properties
+            assert isinstance(properties, commands.Basic.Properties)
+            hops: Any = (properties.headers or {}).get("x-received-from") or []
+            found.append((message.body, [hop["cluster-name"] for hop in hops]))
+
+    async def has(self, queue: str, count: int) -> None:
+        """Waits until as many messages are there, and no more come."""
+        info = self.nodes.one.broker.locate("/", queue)
+        assert info is not None
+
+        async def there() -> bool:
+            return (await self.nodes.one.broker.info(info))["messages"] >= count
+
+        await until(there)
+        await stays(lambda: self.nodes.one.broker.describe(info)["messages"] == count)
+
+    async def links(self) -> list[dict[str, Any]]:
+        return await self.api.get("federation-links")
+
+    async def linked(self, count: int) -> None:
+        async def running() -> bool:
+            links = await self.links()
+            return len(links) == count and all(link["status"] == "running" for link in links)
+
+        await until(running)
+
+    async def bound_for(self, other: Site, key: str) -> bool:
+        """Whether the other cluster collects messages with this key here."""
+        collected = f"federation: fed.x -> {other.name}"
+        bindings = self.nodes.one.cluster.catalog_machine.bindings_from("/", "fed.x")
+        return any(
+            binding.key == key and binding.destination.startswith(collected) for binding in bindings
+        )
+
+
+@pytest.fixture
+async def sites(tmp_path: Path) -> AsyncIterator[list[Site]]:
+    names = ("a", "b", "c")
+    clusters = [Nodes(tmp_path / name, cluster=name) for name in names]
+    await asyncio.gather(*[nodes.__aenter__() for nodes in clusters])
+    sites = [Site(name, nodes) for name, nodes in zip(names, clusters, strict=True)]
+    for site in sites:
+        await site.open()
+    yield sites
+    for site in sites:
+        await site.connection.close()
+    await asyncio.gather(*[nodes.__aexit__(None, None, None) for nodes in clusters])
+
+
+async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(sites: list[Site]):
+    a, b, c = sites
+    for down, up in ((b, a), (c, b), (a, c)):
+        await down.collects("all")
+        await down.follows(up, **{"max-hops": 2})
+    for site in sites:
+        await site.linked(1)
+    for up, down in ((a, b), (b, c), (c, a)):
+        await until(lambda up=up, down=down: up.bound_for(down, "#"))
+
+    for number in range(20):
+        for site in sites:
+            await site.publish("k", b"%s %d" % (site.name.encode(), number))
+
+    for site in sites:
+        await site.has("all", 60)
+    for site, (before, first) in zip(sites, ((c, b), (a, c), (b, a)), strict=True):
+        found = await site.taken("all")
+        assert len({body for body, _ in found}) == 60
+        came = {body.split()[0].decode(): hops for body, hops in found}
+        assert came == {
+            site.name: [],
+            before.name: [before.name],
+            first.name: [before.name, first.name],
+        }
+
+
+async def test_bindings_are_followed_and_what_is_not_federated_any_more_is_cleaned_up(
+    sites: list[Site],
+):
+    up, down, _ = sites
+    await down.collects("orders", "order.*")
+    await down.follows(up)
+    await down.linked(1)
+    assert await up.bound_for(down, "order.*")
+
+    await down.channel.exchange_declare("further", exchange_type="fanout")
+    await down.channel.exchange_bind("further", "fed.x", "invoice.#")
+    await until(lambda: up.bound_for(down, "invoice.#"))
+    await up.publish("order.1", b"one", message_type="kind", headers={"n": 1, "deep": [{"x": "y"}]})
+    await up.publish("other", b"nobody wants it here")
+    await down.has("orders", 1)
+    message = await down.channel.basic_get("orders", no_ack=True)
+    properties: Any = message.header.properties
+    assert (message.delivery.exchange, message.delivery.routing_key) == ("fed.x", "order.1")
+    assert properties.message_type == "kind"
+    hop = {
+        "uri": up.uri.replace("guest:guest@", ""),
+        "exchange": "fed.x",
+        "redelivered": False,
+        "cluster-name": "a",
+        "vhost": "/",
+    }
+    assert properties.headers == {"n": 1, "deep": [{"x": "y"}], "x-received-from": [hop]}
+
+    await down.channel.exchange_unbind("further", "fed.x", "invoice.#")
+    await until(lambda: not_bound(up, down, "invoice.#"))
+    catalog = up.nodes.one.cluster.catalog_machine
+    assert catalog.queue("/", "federation: fed.x -> b") is not None
+    await down.api.delete("policies/%2F/federated")
+    await until(lambda: catalog.queue("/", "federation: fed.x -> b") is None)
+    assert [e.name for e in catalog.exchanges("/") if e.name.startswith("fed")] == ["fed.x"]
+    assert await down.links() == []
+
+
+async def not_bound(up: Site, down: Site, key: str) -> bool:
+    return not await up.bound_for(down, key)
+
+
+async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_else(
+    sites: list[Site],
+):
+    up, down, last = sites
+    for site in sites:
+        await site.channel.queue_declare("fed.q", durable=True)
+    await down.follows(up)
+    await last.follows(down)
+    await down.linked(1)
+    await last.linked(1)
+    for number in range(10):
+        await up.publish("fed.q", b"%d" % number, exchange="")
+    got: dict[str, list[bytes]] = {}
+
+    def consumers(site: Site) -> list[Any]:
+        info = site.nodes.one.broker.locate("/", "fed.q")
+        assert info is not None
+        return site.nodes.one.broker.describe(info)["consumers"]
+
+    async def consume(site: Site) -> str:
+        async def take(message: Any) -> None:
+            got.setdefault(site.name, []).append(message.body)
+            await message.channel.basic_ack(message.delivery.delivery_tag)
+
+        return (await site.channel.basic_consume("fed.q", take)).consumer_tag
+
+    # From the last one nothing is fetched over two links: nobody consumes in the middle.
+    tag = await consume(last)
+    await stays(lambda: not got)
+    await until(lambda: consumers(down))
+    await last.channel.basic_cancel(tag)
+    await until(lambda: not consumers(down))
+
+    await down.publish("fed.q", b"local", exchange="")
+    tag = await consume(down)
+    await until(lambda: len(got.get("b", [])) == 11)
+    assert got["b"] == [b"local", *[b"%d" % number for number in range(10)]]
+    await down.channel.basic_cancel(tag)
+    await until(lambda: not consumers(up))
+
+    # Who consumes upstream comes first, and what is there when nobody waits here stays there.
+    await up.publish("fed.q", b"stays", exchange="")
+    await stays(lambda: len(got["b"]) == 11)
+    assert [body for body, _ in await up.taken("fed.q")] == [b"stays"]
+
+
+async def test_links_say_how_they_are_and_start_again(sites: list[Site]):
+    up, down, _ = sites
+    await down.collects("q")
+    await down.follows(up)
+    await down.linked(1)
+    (link,) = await down.links()
+    assert link["upstream"] == "a"
+    assert link["exchange"] == link["upstream_exchange"] == "fed.x"
+    assert link["uri"] == up.uri.replace("guest:guest@", "")
+    assert await down.api.get("federation-links/%2F/state/down") == []
+
+    path = f"federation-links/vhost/%2F/{link['id']}/{link['node']}/restart"
+    assert await down.api.delete(path) == 204
+    assert await down.api.delete(path.replace(link["id"], "other")) == 404
+    await down.linked(1)
+
+    # A namesake of this cluster cannot be told from it.
+    await up.api.put("cluster-name", name="b")
+    assert await down.api.delete(path) == 204
+
+    async def refused() -> bool:
+        return any("name of its own" in each["error"] for each in await down.api.get(DOWN))
+
+    await until(refused)
+    await up.api.put("cluster-name", name="a")
+    await down.linked(1)
+
+    # Upstream it was deleted: made again, as it is here.
+    await up.api.delete("queues/%2F/federation%3A%20fed.x%20-%3E%20b")
+    await until(lambda: up.nodes.one.broker.locate("/", "federation: fed.x -> b") is None)
+    await until(lambda: up.nodes.one.broker.locate("/", "federation: fed.x -> b"))
+    await until(lambda: up.bound_for(down, "#"))
+    await up.publish("k", b"after")
+    await down.has("q", 1)
+
+
+DOWN = "federation-links/state/down"
