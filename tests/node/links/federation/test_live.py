@@ -7,103 +7,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiormq
 import pytest
-from pamqp import commands
 
-from tests.node.management.api import Api
+from tests.node.links.federation.sites import OurSite
 from tests.node.nodes import Nodes
 from tests.testkit.waiting import stays, until
 
-RECONNECT_S = 0.2
-
-
-class Site:
-    """A cluster, and a client of it."""
-
-    def __init__(self, name: str, nodes: Nodes) -> None:
-        self.name = name
-        self.nodes = nodes
-
-    @property
-    def uri(self) -> str:
-        return f"amqp://guest:guest@{self.nodes.one.amqp.address}/%2F"
-
-    @property
-    def api(self) -> Api:
-        return Api(f"http://{self.nodes.one.http_address}", "guest", "guest")
-
-    async def open(self) -> None:
-        self.connection = await aiormq.connect(self.uri)
-        self.channel = await self.connection.channel()
-
-    async def follows(self, *others: Site, **upstream: Any) -> None:
-        for other in others:
-            value = {"uri": other.uri, "reconnect-delay": RECONNECT_S, **upstream}
-            path = f"parameters/federation-upstream/%2F/{other.name}"
-            assert (await self.api.ask("PUT", path, {"value": value})).status == 201
-        definition = {"federation-upstream-set": "all"}
-        await self.api.put("policies/%2F/federated", pattern="^fed", definition=definition)
-
-    async def collects(self, queue: str, key: str = "#", exchange: str = "fed.x") -> None:
-        await self.channel.exchange_declare(exchange, exchange_type="topic", durable=True)
-        await self.channel.queue_declare(queue, durable=True)
-        await self.channel.queue_bind(queue, exchange, key)
-
-    async def publish(self, key: str, body: bytes, exchange: str = "fed.x", **more: Any) -> None:
-        properties = commands.Basic.Properties(**more)
-        await self.channel.basic_publish(
-            body, exchange=exchange, routing_key=key, properties=properties
-        )
-
-    async def taken(self, queue: str) -> list[tuple[bytes, list[str]]]:
-        """All that waits there: bodies, and through which clusters each came, the last first."""
-        found: list[tuple[bytes, list[str]]] = []
-        while True:
-            message = await self.channel.basic_get(queue, no_ack=True)
-            if not isinstance(message.delivery, commands.Basic.GetOk):
-                return found
-            properties = message.header.properties
-            assert isinstance(properties, commands.Basic.Properties)
-            hops: Any = (properties.headers or {}).get("x-received-from") or []
-            found.append((message.body, [hop["cluster-name"] for hop in hops]))
-
-    async def has(self, queue: str, count: int) -> None:
-        """Waits until as many messages are there, and no more come."""
-        info = self.nodes.one.broker.locate("/", queue)
-        assert info is not None
-
-        async def there() -> bool:
-            return (await self.nodes.one.broker.info(info))["messages"] >= count
-
-        await until(there)
-        await stays(lambda: self.nodes.one.broker.describe(info)["messages"] == count)
-
-    async def links(self) -> list[dict[str, Any]]:
-        return await self.api.get("federation-links")
-
-    async def linked(self, count: int) -> None:
-        async def running() -> bool:
-            links = await self.links()
-            return len(links) == count and all(link["status"] == "running" for link in links)
-
-        await until(running)
-
-    async def bound_for(self, other: Site, key: str) -> bool:
-        """Whether the other cluster collects messages with this key here."""
-        collected = f"federation: fed.x -> {other.name}"
-        bindings = self.nodes.one.cluster.catalog_machine.bindings_from("/", "fed.x")
-        return any(
-            binding.key == key and binding.destination.startswith(collected) for binding in bindings
-        )
-
 
 @pytest.fixture
-async def sites(tmp_path: Path) -> AsyncIterator[list[Site]]:
+async def sites(tmp_path: Path) -> AsyncIterator[list[OurSite]]:
     names = ("a", "b", "c")
     clusters = [Nodes(tmp_path / name, cluster=name) for name in names]
     await asyncio.gather(*[nodes.__aenter__() for nodes in clusters])
-    sites = [Site(name, nodes) for name, nodes in zip(names, clusters, strict=True)]
+    sites = [OurSite(name, nodes) for name, nodes in zip(names, clusters, strict=True)]
     for site in sites:
         await site.open()
     yield sites
@@ -112,7 +28,9 @@ async def sites(tmp_path: Path) -> AsyncIterator[list[Site]]:
     await asyncio.gather(*[nodes.__aexit__(None, None, None) for nodes in clusters])
 
 
-async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(sites: list[Site]):
+async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(
+    sites: list[OurSite],
+):
     a, b, c = sites
     for down, up in ((b, a), (c, b), (a, c)):
         await down.collects("all")
@@ -127,7 +45,7 @@ async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(s
             await site.publish("k", b"%s %d" % (site.name.encode(), number))
 
     for site in sites:
-        await site.has("all", 60)
+        await site.keeps("all", 60)
     for site, (before, first) in zip(sites, ((c, b), (a, c), (b, a)), strict=True):
         found = await site.taken("all")
         assert len({body for body, _ in found}) == 60
@@ -140,7 +58,7 @@ async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(s
 
 
 async def test_bindings_are_followed_and_what_is_not_federated_any_more_is_cleaned_up(
-    sites: list[Site],
+    sites: list[OurSite],
 ):
     up, down, _ = sites
     await down.collects("orders", "order.*")
@@ -153,7 +71,7 @@ async def test_bindings_are_followed_and_what_is_not_federated_any_more_is_clean
     await until(lambda: up.bound_for(down, "invoice.#"))
     await up.publish("order.1", b"one", message_type="kind", headers={"n": 1, "deep": [{"x": "y"}]})
     await up.publish("other", b"nobody wants it here")
-    await down.has("orders", 1)
+    await down.keeps("orders", 1)
     message = await down.channel.basic_get("orders", no_ack=True)
     properties: Any = message.header.properties
     assert (message.delivery.exchange, message.delivery.routing_key) == ("fed.x", "order.1")
@@ -177,12 +95,12 @@ async def test_bindings_are_followed_and_what_is_not_federated_any_more_is_clean
     assert await down.links() == []
 
 
-async def not_bound(up: Site, down: Site, key: str) -> bool:
+async def not_bound(up: OurSite, down: OurSite, key: str) -> bool:
     return not await up.bound_for(down, key)
 
 
 async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_else(
-    sites: list[Site],
+    sites: list[OurSite],
 ):
     up, down, last = sites
     for site in sites:
@@ -195,12 +113,7 @@ async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_
         await up.publish("fed.q", b"%d" % number, exchange="")
     got: dict[str, list[bytes]] = {}
 
-    def consumers(site: Site) -> list[Any]:
-        info = site.nodes.one.broker.locate("/", "fed.q")
-        assert info is not None
-        return site.nodes.one.broker.describe(info)["consumers"]
-
-    async def consume(site: Site) -> str:
+    async def consume(site: OurSite) -> str:
         async def take(message: Any) -> None:
             got.setdefault(site.name, []).append(message.body)
             await message.channel.basic_ack(message.delivery.delivery_tag)
@@ -210,16 +123,16 @@ async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_
     # From the last one nothing is fetched over two links: nobody consumes in the middle.
     tag = await consume(last)
     await stays(lambda: not got)
-    await until(lambda: consumers(down))
+    await until(lambda: down.consumers("fed.q"))
     await last.channel.basic_cancel(tag)
-    await until(lambda: not consumers(down))
+    await until(lambda: not down.consumers("fed.q"))
 
     await down.publish("fed.q", b"local", exchange="")
     tag = await consume(down)
     await until(lambda: len(got.get("b", [])) == 11)
     assert got["b"] == [b"local", *[b"%d" % number for number in range(10)]]
     await down.channel.basic_cancel(tag)
-    await until(lambda: not consumers(up))
+    await until(lambda: not up.consumers("fed.q"))
 
     # Who consumes upstream comes first, and what is there when nobody waits here stays there.
     await up.publish("fed.q", b"stays", exchange="")
@@ -227,7 +140,7 @@ async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_
     assert [body for body, _ in await up.taken("fed.q")] == [b"stays"]
 
 
-async def test_links_say_how_they_are_and_start_again(sites: list[Site]):
+async def test_links_say_how_they_are_and_start_again(sites: list[OurSite]):
     up, down, _ = sites
     await down.collects("q")
     await down.follows(up)
