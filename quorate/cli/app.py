@@ -18,6 +18,7 @@ from quorate.cli.clients import channel_app, connection_app, consumer_app
 from quorate.cli.definitions import definitions_app
 from quorate.cli.drain import node_app
 from quorate.cli.exchanges import binding_app, exchange_app
+from quorate.cli.federation import federation_app
 from quorate.cli.groups import group_app
 from quorate.cli.message import message
 from quorate.cli.output import (
@@ -63,6 +64,7 @@ app.add_typer(user_app, name="user", rich_help_panel="Administration")
 app.add_typer(permission_app, name="permission", rich_help_panel="Administration")
 app.add_typer(vhost_app, name="vhost", rich_help_panel="Administration")
 app.add_typer(policy_app, name="policy", rich_help_panel="Administration")
+app.add_typer(federation_app, name="federation", rich_help_panel="Administration")
 app.add_typer(definitions_app, name="definitions", rich_help_panel="Administration")
 app.add_typer(connection_app, name="connection", rich_help_panel="Looking closer")
 app.add_typer(channel_app, name="channel", rich_help_panel="Looking closer")

@@ -34,9 +34,7 @@ MESSAGES = 5_000
 async def both(tmp_path: Path) -> AsyncIterator[tuple[OurSite, Site, RabbitProcess]]:
     names = Names(tmp_path / "rabbit")
     management = free_port()
-    process = RabbitProcess(
-        names, settings=SETTINGS.format(management=management), plugins=PLUGINS
-    )
+    process = RabbitProcess(names, settings=SETTINGS.format(management=management), plugins=PLUGINS)
     async with Nodes(tmp_path / "ours", cluster="ours") as nodes:
         await asyncio.to_thread(process.start)
         ours = OurSite("ours", nodes)

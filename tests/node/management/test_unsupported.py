@@ -11,7 +11,7 @@ import pytest
 from tests.node.management.api import Api
 
 SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
-COMPONENTS = ["shovel", "federation-upstream", "federation-upstream-set", "federation", "mine"]
+COMPONENTS = ["shovel", "federation", "mine"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -27,20 +27,18 @@ MIRRORED: list[dict[str, Any]] = [
     {"ha-mode": "all"},
     {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic"},
     {"max-length": 3, "ha-mode": "all"},
-    {"federation-upstream": "other"},
-    {"federation-upstream-set": "all", "message-ttl": 5},
 ]
 
 
 @pytest.mark.parametrize("table", ["policies", "operator-policies"])
 @pytest.mark.parametrize("definition", MIRRORED, ids=",".join)
-async def test_a_policy_that_asks_for_mirrors_or_federation_is_refused(
+async def test_a_policy_that_asks_for_mirrors_is_refused(
     api: Api, table: str, definition: dict[str, Any]
 ):
     reply = await api.ask("PUT", f"{table}/%2F/p", {"pattern": ".*", "definition": definition})
 
     assert (reply.status, reply.value["error"]) == (400, "bad_request")
-    absent = [name for name in definition if name.startswith(("ha-", "federation"))]
+    absent = [name for name in definition if name.startswith("ha-")]
     assert all(name in reply.value["reason"] for name in absent)
     assert await api.get(table) == []
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.node.links.federation.sites import OurSite
 from tests.node.nodes import Nodes
+from tests.testkit.commands import command
 from tests.testkit.waiting import stays, until
 
 
@@ -150,6 +151,12 @@ async def test_links_say_how_they_are_and_start_again(sites: list[OurSite]):
     assert link["exchange"] == link["upstream_exchange"] == "fed.x"
     assert link["uri"] == up.uri.replace("guest:guest@", "")
     assert await down.api.get("federation-links/%2F/state/down") == []
+
+    status, shown, errors = await command("federation", "list", "--url", down.api.url)
+    assert (status, link["id"] in shown, "exchange fed.x" in shown) == (0, True, True), errors
+    restart = ("federation", "restart", link["id"], "--url", down.api.url)
+    assert (await command(*restart))[0] == 0
+    await down.linked(1)
 
     path = f"federation-links/vhost/%2F/{link['id']}/{link['node']}/restart"
     assert await down.api.delete(path) == 204
