@@ -12,7 +12,7 @@ from cluster.catalog.reconcile import queue_commands
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.replies import BAD_ARGUMENT, Ok
-from cluster.types import Stamp
+from cluster.types import GroupId, QueueId, Stamp
 from tests.machine.catalog_world import Book
 
 
@@ -228,12 +228,12 @@ def test_a_policy_of_settings_that_cannot_be_is_refused(
 def test_the_settings_of_a_queue_are_the_same_object_until_something_changes():
     book = Book()
     book.queue("q")
-    first = book.machine.config_of(1)
+    first = book.machine.config_of(QueueId(1))
     book.queue("r")
-    assert book.machine.config_of(1) is first
+    assert book.machine.config_of(QueueId(1)) is first
     put(book, "p")
 
-    assert book.machine.config_of(1) is not first
+    assert book.machine.config_of(QueueId(1)) is not first
 
 
 def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
@@ -243,11 +243,11 @@ def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
 
     def reconcile() -> list[str]:
         nonlocal index
-        commands = queue_commands(book.machine, queues, 1)
+        commands = queue_commands(book.machine, queues, GroupId(1))
         for command in commands:
             index += 1
             queues.apply(Stamp(index, 1, 0), command)
-        assert queue_commands(book.machine, queues, 1) == []
+        assert queue_commands(book.machine, queues, GroupId(1)) == []
         return [type(command).__name__ for command in commands]
 
     book.queue("dead")
@@ -256,14 +256,14 @@ def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
     definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
     put(book, "p", "^q", definition={**definition, "single-active-consumer": False})
     assert reconcile() == ["UpdateQueue"]
-    kind = queues.find(2)
+    kind = queues.find(QueueId(2))
     assert kind is not None
     assert kind.identity.config.dead_letter_queue == 1
     assert kind.identity.config.single_active_consumer
 
     put(book, "p", "^q", definition={**definition, "dead-letter-exchange": "elsewhere"})
     assert reconcile() == ["UpdateQueue"]
-    kind = queues.find(2)
+    kind = queues.find(QueueId(2))
     assert kind is not None
     assert kind.identity.config.dead_letter_queue is None
     assert kind.identity.config.dead_letter_exchange == "elsewhere"

@@ -98,7 +98,7 @@ async def test_queues_of_both_fetch_for_their_consumers(
 
         for number in range(100):
             await up.publish("fed.q", b"%d" % number, exchange="")
-        tag = (await down.channel.basic_consume("fed.q", take)).consumer_tag
+        tag = await down.consume("fed.q", take)
         await until(lambda got=got: len(got) == 100)
         await down.channel.basic_cancel(tag)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiormq
@@ -67,6 +68,10 @@ class Site:
             return (declared.message_count or 0) >= count
 
         await until(there)
+
+    async def consume(self, queue: str, take: Callable[[Any], Awaitable[None]]) -> str:
+        """The consumer's tag."""
+        return (await self.channel.basic_consume(queue, take)).consumer_tag or ""
 
     async def links(self) -> list[dict[str, Any]]:
         return await self.api.get("federation-links")

@@ -73,7 +73,7 @@ async def test_bindings_are_followed_and_what_is_not_federated_any_more_is_clean
     await up.publish("order.1", b"one", message_type="kind", headers={"n": 1, "deep": [{"x": "y"}]})
     await up.publish("other", b"nobody wants it here")
     await down.keeps("orders", 1)
-    message = await down.channel.basic_get("orders", no_ack=True)
+    message: Any = await down.channel.basic_get("orders", no_ack=True)
     properties: Any = message.header.properties
     assert (message.delivery.exchange, message.delivery.routing_key) == ("fed.x", "order.1")
     assert properties.message_type == "kind"
@@ -119,7 +119,7 @@ async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_
             got.setdefault(site.name, []).append(message.body)
             await message.channel.basic_ack(message.delivery.delivery_tag)
 
-        return (await site.channel.basic_consume("fed.q", take)).consumer_tag
+        return await site.consume("fed.q", take)
 
     # From the last one nothing is fetched over two links: nobody consumes in the middle.
     tag = await consume(last)
