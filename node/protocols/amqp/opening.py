@@ -33,8 +33,10 @@ BUSY: Final = "handshake"
 class OpeningHome(Protocol):
     services: AmqpServices
     offer: Terms
-    server_properties: Mapping[str, Any]
     admission: Admission
+
+    @property
+    def server_properties(self) -> Mapping[str, Any]: ...
 
 
 class NewWire(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import aiormq
@@ -69,7 +69,7 @@ class Site:
 
         await until(there)
 
-    async def consume(self, queue: str, take: Callable[[Any], Awaitable[None]]) -> str:
+    async def consume(self, queue: str, take: Callable[[Any], Coroutine[Any, Any, None]]) -> str:
         """The consumer's tag."""
         return (await self.channel.basic_consume(queue, take)).consumer_tag or ""
 
