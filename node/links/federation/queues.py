@@ -107,5 +107,5 @@ def wants_more(view: QueueView) -> bool:
 
 
 def _waits(consumer: ConsumerView) -> bool:
-    has_room = consumer.credit == 0 or consumer.unsettled < consumer.credit
-    return consumer.status == "up" and consumer.active and has_room and consumer.priority >= 0
+    waits = consumer.status == "up" and consumer.active and consumer.room > 0
+    return waits and consumer.priority >= 0
