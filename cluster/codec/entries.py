@@ -51,6 +51,14 @@ Convert = Callable[[Any], Any]
 Kinds = frozenset[type] | None
 
 
+def _reasons(value: Any) -> tuple[tuple[int, str], ...]:
+    result = tuple([(sequence, reason) for sequence, reason in value])
+    for sequence, reason in result:
+        if type(sequence) is not int or type(reason) is not str:
+            raise TypeError(f"{sequence!r} and {reason!r} are no sequence and its reason")
+    return result
+
+
 def pairs(value: Any) -> tuple[tuple[int, int], ...]:
     """Ranges as the machine wants them."""
     result = tuple([(first, last) for first, last in value])
@@ -204,6 +212,8 @@ LARGE_SINCE = 3
 STREAMS_SINCE = 4
 #: And batches that a stream stores whole or not at all.
 ATOMIC_SINCE = 5
+#: Of deliveries that are given up.
+REASONS_SINCE = 5
 #: And batches that come from another stream.
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
@@ -351,13 +361,20 @@ _COMMANDS: dict[int, Layout] = {
     24: Layout(commands.Handed, load={"deliveries": _triples}, since=2),
     25: Layout(commands.BodyPart, since=LARGE_SINCE),
     26: Layout(commands.DeleteMessage, since=STREAMS_SINCE),
-    27: Layout(commands.PutConsumer, since=STREAMS_SINCE),
+    27: Layout(commands.PutConsumer, since=STREAMS_SINCE, fields_since={"begin": 5}),
     28: Layout(commands.DropConsumer, since=STREAMS_SINCE),
     29: Layout(commands.Fetch, load={"requests": _triples}, since=STREAMS_SINCE),
     30: Layout(
         commands.Acknowledge,
-        load={"done": pairs, "again": pairs, "working": _integers, "never": _integers},
+        load={
+            "done": pairs,
+            "again": pairs,
+            "working": _integers,
+            "never": _integers,
+            "reasons": _reasons,
+        },
         since=STREAMS_SINCE,
+        fields_since={"reasons": REASONS_SINCE},
     ),
     32: Layout(
         commands.Transaction,

@@ -413,6 +413,8 @@ class PutConsumer:
     queue: QueueId
     config: dict[str, Any]
     action: Literal["", "create", "update"] = ""
+    #: One that is there begins anew at this sequence; 0: it goes on. Since machine version 5.
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +453,8 @@ class Acknowledge:
     again: Sequence[tuple[int, int]] = ()
     working: Sequence[int] = ()  # their time starts anew
     never: Sequence[int] = ()  # not delivered any more
+    #: (sequence, why) of some of the latter. Since machine version 5.
+    reasons: Sequence[tuple[int, str]] = ()
 
 
 #: What one queue is told to do.

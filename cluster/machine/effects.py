@@ -90,6 +90,7 @@ class StreamAdvisory:
     position: int
     delivery_count: int
     consumer_position: int
+    reason: str = ""  # of `terminated`
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ new machine version on.
 |         |         | and in the log's hash chain |
 | 4       | 0.3     | streams |
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
-|         |         | mirrors and sources, counters, schedules; parameters say who put them |
+|         |         | mirrors and sources, counters, schedules, resets, reasons; |
+|         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
 |         |         | federation: exchanges that others read from, policies with patterns      |
 

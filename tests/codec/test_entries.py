@@ -169,6 +169,8 @@ SAMPLES_V5: dict[str, Any] = {
     "create_stream_schedules": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_schedules": True})
     ),
+    "put_consumer_anew": c.PutConsumer(1, {"name": "c"}, "update", 7),
+    "acknowledge_reasons": c.Acknowledge(1, "c", (), (), (), (10,), ((10, "why"),)),
     "create_stream_counter": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_counter": True})
     ),
@@ -405,6 +407,8 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return fields_of(c.QueueConfig)
     if name in ("done", "again"):
         return ranges
+    if name == "reasons":
+        return st.lists(st.tuples(numbers, st.text(max_size=4)), max_size=2).map(tuple)
     if name == "requests":
         return deliveries
     if name in ("working", "never"):

@@ -113,6 +113,7 @@ CATALOG = (
 
 
 FIELDS["Sequence[int]"] = st.lists(integers, max_size=3)
+FIELDS["Sequence[tuple[int, str]]"] = st.lists(st.tuples(integers, texts), max_size=2)
 FIELDS["Origin | None"] = st.none() | st.deferred(lambda: built(c.Origin))
 FIELDS["Sequence[Step]"] = st.lists(st.deferred(lambda: steps), max_size=4)
 FIELDS["Sequence[GroupSteps]"] = st.lists(st.tuples(integers, FIELDS["Sequence[Step]"]), max_size=2)

@@ -382,6 +382,21 @@ class StreamConsumer:
         self.cursor = max(self.cursor, next_sequence)
         self.raise_floor()
 
+    def begin_at(self, sequence: int) -> None:
+        """Nothing was delivered, and comes from there on."""
+        for each in (self.picked, self.held, self.again, self.exhausted, self._deadlines):
+            each.clear()
+        self._finder = Finder()
+        self.cursor = sequence
+        self.delivered = self.delivered_ms = self.floor = self.floor_ms = 0
+        self.delivered_stream = self.floor_stream = sequence - 1
+
+    def next_new(self, retained: Retained) -> int:
+        """The first message that it has yet to get; 0: none."""
+        if self.picked:
+            return self.picked.head[0]
+        return self._finder.next_of(retained, self.filter, self.cursor)
+
     # --- looking, and snapshots -------------------------------------------------------------------
 
     def info(self) -> ConsumerInfo:

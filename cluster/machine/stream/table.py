@@ -69,6 +69,8 @@ class ConsumerTable:
         if known is not None:
             if known.config != command.config:
                 self._change(context, known, command.config)
+            if command.begin > 0:
+                self._begin_anew(known, command.begin)
             return Ok(0)
         self._start(consumer)
         self.by_name[settings.name] = consumer
@@ -149,6 +151,15 @@ class ConsumerTable:
         self._wake(consumer)
         self.news = True
 
+    def _begin_anew(self, consumer: StreamConsumer, sequence: int) -> None:
+        """As if nothing had been delivered; behind the last message: with the next one."""
+        retained = self._retained
+        consumer.begin_at(min(sequence, retained.next))
+        consumer.pending = retained.count_of(consumer.filter, consumer.cursor)
+        self.let_go()
+        self._wake(consumer)
+        self.news = True
+
     def drop(self, command: DropConsumer) -> Reply:
         consumer = self.by_name.get(command.name)
         if consumer is None or command.key not in (None, consumer.key):
@@ -199,10 +210,12 @@ class ConsumerTable:
                 if consumer.settings.sampled:
                     self._sample(context, consumer, first, last)
                 count += self._done(consumer, first, last)
+        reasons = dict(command.reasons)
         for sequence in command.never:
             held = consumer.held.get(sequence)
             if held is not None:
-                self._advise(context, "terminated", consumer, sequence, held)
+                reason = reasons.get(sequence, "")
+                self._advise(context, "terminated", consumer, sequence, held, reason)
             count += self._done(consumer, sequence, sequence)
         for sequence, delay_ms in command.again:
             held = consumer.give_back(sequence, delay_ms, now_ms)
@@ -252,6 +265,7 @@ class ConsumerTable:
         consumer: StreamConsumer,
         sequence: int,
         held: Held,
+        reason: str = "",
     ) -> None:
         context.effects.append(
             StreamAdvisory(
@@ -261,6 +275,7 @@ class ConsumerTable:
                 sequence,
                 held.deliveries,
                 sequence + held.ahead,
+                reason,
             )
         )
 

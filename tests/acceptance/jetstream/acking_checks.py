@@ -13,7 +13,6 @@ from tests.acceptance.jetstream.visit import (
     bodies,
     delivered,
 )
-from tests.acceptance.rows.suite import needs
 
 SOON_MS = 150
 LATE_MS = 400
@@ -293,7 +292,6 @@ def d17_term(js: Visit) -> None:
     assert js.about(stream, consumer)["num_ack_pending"] == 0
 
 
-@needs("reasons")
 def d17_term_with_a_reason(js: Visit) -> None:
     """The advisory tells why."""
     stream = js.stream()
@@ -367,7 +365,6 @@ def d18_instant(js: Visit) -> None:
     assert js.about(stream, js.consumer(stream))["config"]["replay_policy"] == "instant"
 
 
-@needs("replay")
 def d18_original(js: Visit) -> None:
     """With the spans between messages with which they were stored."""
     stream = js.stream()

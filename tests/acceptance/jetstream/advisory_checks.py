@@ -41,7 +41,6 @@ def n2_advisories_of_consumers(js: Visit) -> None:
         assert (each.json["stream"], each.json["consumer"]) == (stream, consumer)
 
 
-@needs("audit")
 def n2_advisories_of_the_api(js: Visit) -> None:
     """Each request, with its answer."""
     told = js.main.subscribe(f"{ADVISORY}.API")
@@ -52,7 +51,7 @@ def n2_advisories_of_the_api(js: Visit) -> None:
     assert stream in about["response"]
 
 
-@needs("cluster", "elections")
+@needs("cluster")
 def n2_advisories_of_leaders(js: Visit) -> None:
     """Who leads a stream now."""
     stream = js.stream(num_replicas=3)

@@ -60,6 +60,44 @@ def n2_what_is_no_json(js: Visit) -> None:
         js.is_error(js.ask(f"STREAM.CREATE.{name}", body.encode()), 10025, 400, body)
 
 
+def n2_consumer_reset(js: Visit) -> None:
+    """It begins anew at a sequence, or behind what was acknowledged."""
+    stream = js.stream()
+    js.fill(stream, *"abcd")
+    consumer = js.consumer(stream)
+    first, _, _ = js.fetch(stream, consumer, 3)
+    js.say(first)
+    verb = f"CONSUMER.RESET.{stream}.{consumer}"
+    found = js.got(verb)
+    assert found["type"] == f"{TYPE}consumer_reset_response"
+    assert (found["reset_seq"], found["name"]) == (2, consumer)
+    assert [each.body for each in js.fetch(stream, consumer, 3)] == [b"b", b"c", b"d"]
+    assert js.got(verb, {"seq": 1})["reset_seq"] == 1
+    about = js.about(stream, consumer)
+    assert (about["num_ack_pending"], about["num_pending"]) == (0, 4)
+    assert about["delivered"]["consumer_seq"] == 0
+    assert js.fetch(stream, consumer, 1)[0].body == b"a"
+
+
+def n2_consumer_reset_errors(js: Visit) -> None:
+    """Not to before where it began, nor of one that began with the last or new messages."""
+    stream = js.stream()
+    js.fill(stream, *"abcd")
+    consumer = js.consumer(stream, deliver_policy="by_start_sequence", opt_start_seq=3)
+    js.refused(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": 2}, 10204, 400)
+    assert js.got(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": 4})["reset_seq"] == 4
+    consumer = js.consumer(stream, deliver_policy="new")
+    js.refused(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": 2}, 10204, 400)
+
+
+@needs("cluster")
+def n2_peer_remove(js: Visit) -> None:
+    """A node that has a copy must be named."""
+    stream = js.stream(num_replicas=3)
+    js.refused(f"STREAM.PEER.REMOVE.{stream}", {"peer": "nobody"}, 10040, 400)
+    js.refused(f"STREAM.PEER.REMOVE.{stream}", None, 10003, 400)
+
+
 def n2_persist_mode(js: Visit) -> None:
     """Who asks for less than safe gets it of a file with one copy, and for ever."""
     name = js.name()
@@ -86,7 +124,6 @@ def n2_counter_configurations(js: Visit) -> None:
     js.refused(f"STREAM.UPDATE.{name}", body | {"allow_msg_counter": False}, 10052, 500)
 
 
-@needs("pedantic")
 def n2_pedantic(js: Visit) -> None:
     """A pedantic request is refused where another one is set right."""
     name = js.name()

@@ -31,12 +31,7 @@ NEEDS = {
     **{
         word: f"{what}, which docs/nats.md lists as not there yet"
         for word, what in {
-            "audit": "advisories of the API",
-            "elections": "advisories of leaders",
             "mirrors": "mirrors and sources",
-            "pedantic": "pedantic requests",
-            "reasons": "the reason of a +TERM in its advisory",
-            "replay": "replay `original`",
         }.items()
     },
 }

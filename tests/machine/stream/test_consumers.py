@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
-from cluster.machine.effects import StreamAcked, StreamChanged
+from cluster.machine.effects import StreamAcked, StreamAdvisory, StreamChanged
 from cluster.machine.replies import IN_USE, LIMIT_REACHED, NO_CONSUMER, Ok, StreamChunk
 from cluster.machine.stream import errors
 from cluster.types import BodyRef, ConsumerKey
@@ -426,3 +426,37 @@ def test_of_acknowledgements_that_are_sampled_it_is_told_how_long_they_took():
 
     acked = [each for each in s.effects if isinstance(each, StreamAcked)]
     assert acked == [StreamAcked(STREAM, "c", 1, 2, 0, 1, 70)]
+
+
+def test_a_consumer_begins_anew_where_it_is_told_to():
+    s = Streams()
+    s.stored("a", "b", "a", "b")
+    s.consumer(filter_subject="a", max_deliver=1)
+    assert s.fetch() == [1, 3]
+    s.ack(1)
+
+    again = PutConsumer(STREAM, s.of().config, "update", 2)
+    key = s.of().key
+    assert s.apply(again) == Ok(0)
+    assert s.changed == 1
+    assert s.of().key == key
+    info = s.of().info()
+    assert (info.delivered_consumer, info.delivered_stream, info.ack_pending) == (0, 1, 0)
+    assert (info.floor_consumer, info.floor_stream, info.pending) == (0, 1, 1)
+    assert s.fetch() == [3]
+
+    s.apply(PutConsumer(STREAM, s.of().config, "update", 99))
+    s.stored("a")
+    assert s.fetch() == [5]
+
+
+def test_of_what_is_given_up_it_is_told_why():
+    s = Streams()
+    s.stored("a", "a")
+    s.consumer()
+    s.fetch()
+
+    s.apply(Acknowledge(STREAM, "c", (), (), (), (1, 2), ((2, "no paper"),)))
+
+    told = [each for each in s.effects if isinstance(each, StreamAdvisory)]
+    assert [(each.position, each.reason) for each in told] == [(1, ""), (2, "no paper")]

@@ -261,6 +261,39 @@ class TestTransforms:
         assert await tried(republish={"src": "s.*", "dest": "s.$1"}) == 10052
 
 
+class TestAnew:
+    async def test_a_consumer_begins_anew_at_all_nodes_and_those_who_wait_get_it(
+        self, contexts: list[JetStreamContext]
+    ):
+        js, other = contexts[:2]
+        await add_stream(js, "S", "s")
+        await published(js, "s", 3)
+        subscription = await other.pull_subscribe("s", "c", stream="S")
+        assert len(await subscription.fetch(3)) == 3
+        waits = asyncio.create_task(subscription.fetch(2, timeout=WAIT_S))
+        info = await other.consumer_info("S", "c")
+        while not info.num_waiting:
+            info = await other.consumer_info("S", "c")
+
+        found = await api(js, "CONSUMER.RESET.S.c", seq=2)
+
+        assert found["reset_seq"] == 2
+        assert [number_of(each) for each in await waits] == [2, 3]
+        assert (await api(js, "CONSUMER.RESET.S.nobody"))["error"]["err_code"] == 10014
+
+    async def test_what_is_not_served_is_refused_in_words(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        await add_stream(js, "S", "s")
+
+        async def refused_with(verb: str, **about: Any) -> int:
+            return (await api(js, f"STREAM.{verb}.S", **about))["error"]["err_code"]
+
+        assert await refused_with("SNAPSHOT", deliver_subject="d") == 10064
+        assert await refused_with("RESTORE", config={"name": "S"}) == 10062
+        assert await refused_with("PEER.REMOVE", peer="n2") == 10075
+        assert await refused_with("PEER.REMOVE", peer="n9") == 10040
+
+
 class TestCounters:
     async def test_increments_at_all_nodes_add_up_and_each_is_told_its_sum(
         self, contexts: list[JetStreamContext]

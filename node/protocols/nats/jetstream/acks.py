@@ -16,6 +16,7 @@ TOKENS_LONG: Final = 11
 #: Of a -NAK without one: as the consumer's settings say.
 NO_DELAY: Final = -1
 NS_PER_MS: Final = 1_000_000
+REASON_BYTES_MAX: Final = 1_024
 
 
 class Acked(NamedTuple):
@@ -59,7 +60,7 @@ class Said:
     done: dict[int, None] = field(default_factory=dict[int, None])
     again: dict[int, int] = field(default_factory=dict[int, int])  # and after how many ms
     working: dict[int, None] = field(default_factory=dict[int, None])
-    never: dict[int, None] = field(default_factory=dict[int, None])
+    never: dict[int, str] = field(default_factory=dict[int, str])  # and why
 
     def add(self, sequence: int, word: bytes, rest: bytes) -> bool:
         """False: it says nothing that is known."""
@@ -74,21 +75,24 @@ class Said:
         elif word == b"+WPI":
             self.working[sequence] = None
         elif word == b"+TERM":
-            self.never[sequence] = None
+            self.never[sequence] = rest[:REASON_BYTES_MAX].decode(errors="replace")
             self.again.pop(sequence, None)
         else:
             return False
         return True
 
-    def command(self, queue: QueueId, consumer: str) -> Acknowledge:
-        done = self.done
+    def command(self, queue: QueueId, consumer: str, *, reasons: bool) -> Acknowledge:
+        """`reasons`: the group knows them."""
+        done, never = self.done, self.never
+        why = [(each, never[each]) for each in never if never[each] and each not in done]
         return Acknowledge(
             queue,
             consumer,
             ranges(done),
             [(each, ms) for each, ms in self.again.items() if each not in done],
             [each for each in self.working if each not in done and each not in self.never],
-            [each for each in self.never if each not in done],
+            [each for each in never if each not in done],
+            why if reasons else (),
         )
 
 

@@ -52,7 +52,7 @@ from node.protocols.nats.jetstream.machine import header_of, load, stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import GROUP
 from node.protocols.nats.jetstream.pulls import ask_of
-from node.protocols.nats.jetstream.requests import Call, call_of, type_of
+from node.protocols.nats.jetstream.requests import Call, call_of, subject_of, type_of
 from node.protocols.nats.jetstream.times import ms_of_text, text_of_ms
 from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
@@ -82,7 +82,15 @@ Json = dict[str, Any]
 
 #: Done where they are asked.
 _OF_CATALOG: Final = frozenset(
-    {"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"}
+    {
+        "INFO",
+        "STREAM.NAMES",
+        "STREAM.LIST",
+        "STREAM.CREATE",
+        "STREAM.UPDATE",
+        "STREAM.DELETE",
+        "STREAM.RESTORE",
+    }
 )
 #: Without JSON in the answer.
 _PLAIN: Final = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
@@ -142,6 +150,7 @@ class Api:
             "STREAM.CREATE": self._create_stream,
             "STREAM.UPDATE": self._update_stream,
             "STREAM.DELETE": self._delete_stream,
+            "STREAM.RESTORE": self._restore,
         }
         self._led: dict[str, Handler] = {
             "STREAM.INFO": self._stream_info,
@@ -159,6 +168,9 @@ class Api:
             "CONSUMER.PAUSE": self._pause_consumer,
             "CONSUMER.LEADER.STEPDOWN": self._step_down,
             "CONSUMER.UNPIN": self._unpin,
+            "CONSUMER.RESET": self._reset,
+            "STREAM.PEER.REMOVE": self._remove_peer,
+            "STREAM.SNAPSHOT": self._snapshot,
             "CONSUMER.MSG.NEXT": self._next,
         }
         peer_rpc.on(KIND, self._from_peer)
@@ -356,7 +368,11 @@ class Api:
                 self._answer(asked, found)
 
     def _answer(self, asked: Asked, found: Json) -> None:
-        self._post.json(asked.inbox, {"type": type_of(asked.call.verb), **found})
+        self._reply(asked, {"type": type_of(asked.call.verb), **found})
+
+    def _reply(self, asked: Asked, answer: Json) -> None:
+        self._post.json(asked.inbox, answer)
+        self._leading.tell_request(asked.vhost, subject_of(asked.call), asked.body, answer)
 
     def _fail(self, asked: Asked, error: ApiError | BrokerError) -> None:
         self.errors += 1
@@ -368,7 +384,7 @@ class Api:
         elif verb in _PLAIN:
             self._post.send(asked.inbox, b"", NO_RESPONDERS)
         else:
-            self._post.json(asked.inbox, {"type": type_of(verb), "error": error.map})
+            self._reply(asked, {"type": type_of(verb), "error": error.map})
 
     # --- the account, and lists of streams --------------------------------------------------------
 
@@ -483,7 +499,10 @@ class Api:
         given = fields.load(asked.body)
         if fields.text(given, "name") != asked.call.stream:
             raise known(10056)
-        return stream_config.stream_config(given)
+        config = stream_config.stream_config(given)
+        if fields.flag(given, "pedantic"):
+            fields.check_pedantic(given, config)
+        return config
 
     async def _create_stream(self, asked: Asked) -> Json:
         config = self._config_of(asked)
@@ -531,6 +550,9 @@ class Api:
             self._peer_rpc.notify(node, KIND, "gone", info.queue)
         self._leading.tell_stream(vhost, name, "delete")
         return {"success": True}
+
+    async def _restore(self, asked: Asked) -> Json:
+        raise ApiError(500, 10062, "restore failed: use a backup of the cluster")
 
     async def _find(self, vhost: str, name: str) -> QueueInfo:
         info = self._stream(vhost, name)
@@ -653,6 +675,16 @@ class Api:
         asyncio.get_running_loop().call_soon(transfer, None)
         return {"success": True}
 
+    def _remove_peer(self, served: Served) -> Json:
+        """Where copies are, the catalog decides: nobody is removed by clients of one stream."""
+        peer = fields.text(served.given, "peer")
+        if not peer:
+            raise known(10003)
+        raise known(10075 if peer in served.group.members else 10040)
+
+    def _snapshot(self, served: Served) -> Json:
+        raise ApiError(500, 10064, "snapshot failed: make a backup of the cluster")
+
     # --- direct get -------------------------------------------------------------------------------
 
     async def _direct_get(self, served: Served) -> None:
@@ -770,6 +802,8 @@ class Api:
         stream = served.stream
         _check_names(call, wanted)
         config = consumer_config.consumer_config(wanted, served.info.stream or {})
+        if fields.flag(given, "pedantic"):
+            fields.check_pedantic(wanted, config)
         own = config.get("name") or secrets.token_hex(EPHEMERAL_NAME_BYTES)
         config["name"] = call.consumer or own
         name = config["name"]
@@ -893,6 +927,22 @@ class Api:
         feed.unpin(group)
         return {}
 
+    async def _reset(self, served: Served) -> Json:
+        name, stream = served.call.consumer, served.stream
+        consumer = stream.consumers.get(name)
+        if consumer is None:
+            raise known(10014)
+        begin = fields.number(served.given, "seq")
+        if begin < 0:
+            raise invalid_json("seq is negative")
+        if begin:
+            _check_reset(stream, consumer, begin)
+        else:
+            begin = consumer.info().floor_stream + 1
+        command = PutConsumer(served.info.queue, consumer.config, "update", begin)
+        await self._put(served, command, name)
+        return self._consumer(served, name) | {"reset_seq": begin}
+
     def _next(self, served: Served) -> None:
         feed = self._leading.feed(served.info, served.group, served.call.consumer)
         if feed is None:
@@ -946,6 +996,22 @@ def _check_names(call: Call, given: Mapping[str, Any]) -> None:
                 raise known(10137)
             if fields.text(given, "filter_subject") != call.rest:
                 raise known(10131)
+
+
+def _check_reset(stream: Stream, consumer: StreamConsumer, begin: int) -> None:
+    settings = consumer.settings
+    wrong = ""
+    match settings.deliver_policy:
+        case "all":
+            pass
+        case "by_start_sequence":
+            wrong = "below start seq" if begin < settings.start_seq else ""
+        case "by_start_time":
+            wrong = "below start time" if begin < stream.seq_at(settings.start_ms) else ""
+        case _:
+            wrong = "not allowed"
+    if wrong:
+        raise ApiError(400, 10204, f"invalid reset: {wrong}")
 
 
 def _look_up(stream: Stream, given: Json) -> Found | None:

@@ -18,7 +18,6 @@ from node.protocols.nats.jetstream.errors import (
     invalid_json,
     invalid_stream,
     known,
-    not_supported,
 )
 from node.protocols.nats.jetstream.priorities import GROUP, POLICIES
 from node.protocols.nats.jetstream.stream_config import is_name
@@ -133,8 +132,6 @@ def consumer_config(given: Mapping[str, Any], stream: Mapping[str, Any]) -> Conf
     config["headers_only"] = fields.flag(given, "headers_only")
     _sampling(given, config)
     _priorities(given, config)
-    if config["replay_policy"] == "original":
-        raise not_supported("replay_policy original")
     return {name: value for name, value in config.items() if value or name in _ALWAYS}
 
 

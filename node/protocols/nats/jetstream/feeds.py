@@ -235,7 +235,7 @@ class Feed:
             held = self._flow is not None and self._unheard_bytes >= FLOW_BYTES_MAX
             if held or not self.bound:
                 return []
-            if self._alone:
+            if self._alone or self._replays:
                 return [(_PUSH, 1, 0)]
             rate = self.config.get("rate_limit_bps")
             slice_ = max(1, int(rate / 8 * RATE_SLICE_S)) if rate else BYTES_AT_ONCE
@@ -243,7 +243,7 @@ class Feed:
         self._drop_gone(self._loop.time())
         found: list[tuple[int, int, int]] = []
         turns = self._turns()
-        if self._alone:
+        if self._alone or self._replays:
             return [(number, 1, size) for number, _, size in turns[:1]]
         room = MESSAGES_AT_ONCE
         for number, count, bytes_max in turns:
@@ -253,6 +253,21 @@ class Feed:
             if not room:
                 break
         return found
+
+    @property
+    def _replays(self) -> bool:
+        """With the spans between messages with which they were stored."""
+        return self.config.get("replay_policy") == "original"
+
+    def _span_s(self, loaded: Sequence[_Loaded]) -> float:
+        """Between what was delivered for the first time and what comes next."""
+        stream = self.stream
+        if stream is None or not loaded or loaded[-1][1].delivery_count > 1:
+            return 0.0
+        following = self.consumer.next_new(stream.retained)
+        if not following:
+            return 0.0
+        return max(0, stream.retained.time_of(following) - loaded[-1][1].stored_ms) / 1000
 
     def _is_wanted(self, inbox: bytes) -> bool:
         if inbox[:1] == b" ":
@@ -351,6 +366,9 @@ class Feed:
         elif rate and loaded:
             size = sum(each.size for messages in by_request.values() for each in messages)
             self._turn_s = now_s + size * 8 / rate
+            self._loop.call_at(self._turn_s, self.wake)
+        elif self._replays and (span_s := self._span_s(loaded)):
+            self._turn_s = now_s + span_s
             self._loop.call_at(self._turn_s, self.wake)
         elif not self.consumer.may_fetch:
             self._nothing_left()

@@ -31,6 +31,13 @@ def load(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
+def check_pedantic(given: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """ApiError: something would be set right that a client said."""
+    for name, value in given.items():
+        if value and name in config and config[name] != value:
+            raise ApiError(400, 10157, f"pedantic mode: {name} would be {config[name]!r}")
+
+
 def _wrong(name: str, wanted: str) -> ApiError:
     return invalid_json(f"{name} is no {wanted}")
 

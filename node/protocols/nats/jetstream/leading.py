@@ -26,7 +26,7 @@ from node.protocols.nats.jetstream import consumer_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.machine import stream_of
-from node.protocols.nats.jetstream.post import Post
+from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import Pin, Pinned
 from node.protocols.nats.jetstream.republishing import Republishing
 from node.protocols.nats.jetstream.times import NS_PER_MS
@@ -85,7 +85,9 @@ class Leading:
         if role is Role.LEADER:
             for info in self._cluster.catalog_machine.queues_of(group.id):
                 if info.stream is not None:
-                    self._look(self._found(info, group))
+                    led = self._found(info, group)
+                    self._tell_elected(led)
+                    self._look(led)
         else:
             for led in [each for each in self._led.values() if each.info.group == group.id]:
                 self._forget(led, LEADERSHIP_CHANGE)
@@ -250,6 +252,8 @@ class Leading:
         if effect.kind != "max_deliver":
             about["consumer_seq"] = effect.consumer_position
         about |= {"stream_seq": effect.position, "deliveries": effect.delivery_count}
+        if effect.reason:
+            about["reason"] = effect.reason
         name = f"{subject}.{info.name}.{effect.consumer}"
         self.post.advise(info.vhost, name, kind, self.now_ms(), **about)
 
@@ -295,12 +299,44 @@ class Leading:
         feed = None if led is None else led.feeds.get(name)
         return None if feed is None else feed.pulls.pin
 
+    def _tell_elected(self, led: _Led) -> None:
+        cluster, stream, name = self._cluster, led.stream, led.info.name
+        if stream is None:
+            return
+        replicas = [
+            {
+                "name": each,
+                "current": each == cluster.node or cluster.peers.is_up(each),
+                "active": 0,
+            }
+            for each in led.group.members
+        ]
+        about: dict[str, Any] = {"stream": name, "leader": cluster.node, "replicas": replicas}
+        tell, vhost, now_ms = self.post.advise, led.info.vhost, self.now_ms()
+        tell(vhost, f"STREAM.LEADER_ELECTED.{name}", "stream_leader_elected", now_ms, **about)
+        for each in stream.consumers:
+            subject = f"CONSUMER.LEADER_ELECTED.{name}.{each}"
+            tell(vhost, subject, "consumer_leader_elected", now_ms, consumer=each, **about)
+
     def tell_abandoned(self, batch: Abandoned) -> None:
         info = self._cluster.catalog_machine.queue_by_id(batch.queue)
         if info is not None:
             subject = f"STREAM.BATCH_ABANDONED.{info.name}"
             about = {"stream": info.name, "batch": batch.id, "reason": batch.reason}
             self.post.advise(info.vhost, subject, "stream_batch_abandoned", self.now_ms(), **about)
+
+    def tell_request(
+        self, vhost: str, subject: str, request: bytes, answer: Mapping[str, Any]
+    ) -> None:
+        inbox = Inbox(vhost, b"$JS.EVENT.ADVISORY.API")
+        if self.post.wanted(inbox):
+            about = {
+                "server": self._cluster.node,
+                "subject": subject,
+                "request": request.decode(errors="replace"),
+                "response": json_of(answer).decode(),
+            }
+            self.post.advise(vhost, "API", "api_audit", self.now_ms(), **about)
 
     def tell_pause(self, info: QueueInfo, name: str, found: Mapping[str, Any]) -> None:
         about = {"stream": info.name, "consumer": name, **found}

@@ -65,7 +65,7 @@ class Post:
     def wanted(self, inbox: Inbox, queue: bytes = b"") -> bool:
         return self._subjects.wanted_now(inbox.vhost, inbox.subject, queue)
 
-    def advise(self, vhost: str, subject: str, kind: str, now_ms: int, **more: Any) -> None:
+    def advise(self, vhost: str, subject: str, kind: str, now_ms: int, /, **more: Any) -> None:
         """Of something that happened: `kind` is the last of its type."""
         self._tell(vhost, "advisory", subject, kind, now_ms, more)
 

@@ -69,12 +69,19 @@ def call_of(subject: bytes) -> Call | None:
     return None
 
 
+def subject_of(call: Call) -> str:
+    """By which it is asked."""
+    return ".".join((PREFIX.decode() + call.verb, *filter(None, call[1:])))
+
+
 def type_of(verb: str) -> str:
     """Of the answer."""
     if verb == "INFO":
         name = "account_info"
     elif verb in ("CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE"):
         name = "consumer_create"
+    elif verb == "STREAM.PEER.REMOVE":
+        name = "stream_remove_peer"
     else:
         name = verb.lower().replace(".", "_")
     return f"io.nats.jetstream.api.v1.{name}_response"

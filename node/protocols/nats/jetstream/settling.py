@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from cluster.cluster_node import ClusterNode
+from cluster.codec.entries import REASONS_SINCE
 from cluster.groups.outcome import Outcome
 from cluster.machine.catalog import QueueInfo
 from cluster.types import QueueId
@@ -93,7 +94,8 @@ class Settling:
     def _flush(self) -> None:
         opened, self._open = self._open, {}
         for (queue, consumer), each in opened.items():
-            command = each.said.command(queue, consumer)
+            reasons = self._cluster.catalog_machine.version >= REASONS_SINCE
+            command = each.said.command(queue, consumer, reasons=reasons)
             done = partial(self._decided, each)
             self._retries.propose(each.info.group, command, done, within_s=PATIENCE_S)
 
