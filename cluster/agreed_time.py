@@ -98,7 +98,7 @@ class AgreedTime:
            Meanwhile `in_doubt` says that nothing is to be stamped.
         5. After a start without a majority the earliest clock counts, after the same while.
         """
-        wall_ms = self._clock.wall_ms()
+        wall_ms = self._clock.wall_ns() // _MS_NS
         if self._anchor is not None and not self.in_doubt:
             at_ms, at_ns = self._anchor
             offset_ms = wall_ms - at_ms - (now_ns - at_ns) // _MS_NS
@@ -224,10 +224,21 @@ class LogTime:
 
     def now_ms(self) -> int:
         now_ns = self._clock.monotonic_ns()
-        agreed_ms = self._clock.wall_ms() if self._agreed is None else self._agreed.at(now_ns)
+        if self._agreed is None:
+            agreed_ms = self._clock.wall_ns() // _MS_NS
+        else:
+            agreed_ms = self._agreed.at(now_ns)
         self._agreed_ms = agreed_ms
         slow_ms = self._highest_ms + (now_ns - self._since_ns) // (SLOWER * 1_000_000)
         return max(agreed_ms, slow_ms)
+
+    def stamp_ms(self) -> int | None:
+        """For an entry; None: it is not known now what time it is."""
+        now_ms = self.now_ms()
+        if self._agreed is not None and self._agreed.in_doubt:
+            return None
+        self.saw(now_ms)
+        return now_ms
 
     def ahead_ms(self) -> int:
         """How far it is ahead of the agreed time, which it lets catch up."""

@@ -26,7 +26,6 @@ from cluster.catalog.upgrading import version_for
 from cluster.cluster_config import ClusterConfig
 from cluster.groups.group import Group, Outcome, Role
 from cluster.groups.group_like import GroupLike
-from cluster.groups.outcome import Done
 from cluster.log import Log, LogIdentity, RecoveryProgress
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine, GroupInfo, QueueInfo
@@ -93,6 +92,9 @@ class ClusterNode:
         self.forwarder = Forwarder(
             config.node, links, random=random, group_of=self.group, leader_of=self.leader_of
         )
+        #: Propose at the group's leader, here or over the link; `done` is called once, perhaps at
+        #: once. What is proposed first at a leader is applied first.
+        self.propose = self.forwarder.propose
         #: Proposals of this node that are made again until they are decided.
         self.retries = self.forwarder.new_retries()
         self.transient = TransientGroups(
@@ -586,12 +588,6 @@ class ClusterNode:
             homes = ", ".join(sorted(info.homes))
             return f"group {name} has no copy left: {homes} had them, and were declared lost"
         return f"group {name} has no known leader now; try again"
-
-    def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
-        """Propose at the group's leader, here or over the link; `done` is called once, perhaps at
-        once. What is proposed first at a leader is applied first.
-        """
-        self.forwarder.propose(group_id, command, done)
 
     async def ask(self, group_id: GroupId, command: Command) -> Outcome:
         """Propose at the group's leader, here or over the link. One try: see the outcome."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from cluster.groups.group import Group
+from cluster.groups.proposals import guarded
 from cluster.peers.forwarding import NODE_LEVEL
 from cluster.peers.peer_rpc import Answers
 from cluster.peers.peers import Peers
@@ -43,7 +44,7 @@ class CatalogGroup(Group):
 
     def _notify(self, index: int) -> None:
         if self.moved is not None:
-            self._guard(self.moved, index)
+            guarded(self.name, self.moved, index)
 
 
 class CatalogReadIndex:

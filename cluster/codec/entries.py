@@ -594,7 +594,7 @@ def encode_entry(
     now_ms: int, commands: Sequence[AnyCommand], version: int = VERSION_CURRENT
 ) -> bytes:
     """The payload of one Raft entry."""
-    return pack([version, now_ms, [pack_command(command) for command in commands]])
+    return pack([version, now_ms, list(map(pack_command, commands))])
 
 
 def written_under(data: bytes, at: int = 0) -> int:
@@ -617,7 +617,7 @@ def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
         raise CodecError("an entry is a list of version, time and commands")
     if version < 1:
         raise CodecError(f"no entry has version {version}")
-    return Entry(version, now_ms, [unpack_command(one) for one in packed])
+    return Entry(version, now_ms, list(map(unpack_command, packed)))
 
 
 def encode_command(command: AnyCommand) -> bytes:

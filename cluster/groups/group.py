@@ -21,12 +21,14 @@ from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_options import GroupOptions
 from cluster.groups.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
 from cluster.groups.proposals import (
+    COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
     SKIPPED_BYTES_MAX,
     Applying,
     EntryBatch,
     Proposals,
     brings_bytes,
+    guarded,
     too_large,
     weigh,
 )
@@ -302,7 +304,8 @@ class Group:
             return too_large(weight)
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
-        if brings_bytes(command, weight) and pending + weight > self.room_bytes() // ROOM_PARTS:
+        needs_room = weight > COMMAND_OVERHEAD_BYTES and brings_bytes(command)
+        if needs_room and pending + weight > self.room_bytes() // ROOM_PARTS:
             return refused("disk_full", "the disk of this node is nearly full: consume first")
         needed = version_needed(command)
         return self._too_new(needed) if needed > self._writes else None
@@ -362,7 +365,7 @@ class Group:
     def _end_proposals(self, reason: str) -> None:
         self._proposals.refuse_all(self._not_now())
         self._proposals.give_up_all(unknown(reason, self.leader))
-        self._proposals.call_back(self._guard)
+        self._proposals.call_back(self.name)
 
     @property
     def time_ahead_ms(self) -> int:
@@ -424,9 +427,10 @@ class Group:
         proposals = self._proposals
         if member.leads:
             member.apply()
-            self._become_ready()
+            if not self._ready:
+                self._become_ready()
             if proposals.answered:
-                proposals.call_back(self._guard)
+                proposals.call_back(self.name)
             self._propose_tick()
         if proposals.waiting and not self.held:
             self._append_proposals()
@@ -434,7 +438,7 @@ class Group:
         if proposals.in_doubt:
             self._expire(now)
         if proposals.answered:
-            proposals.call_back(self._guard)
+            proposals.call_back(self.name)
         return member.transport.take_late()
 
     def after(self, now: float) -> None:
@@ -448,7 +452,7 @@ class Group:
             return
         if not member.leads:
             member.apply()
-        elif not member.votes_suspended:
+        elif not self.journal.votes_suspended:
             member.advance(now)
         self._applied_more(now)
 
@@ -457,7 +461,7 @@ class Group:
         if not self._ready and self.member.leads:
             self._become_ready()
         if proposals.answered:
-            proposals.call_back(self._guard)
+            proposals.call_back(self.name)
         if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
             self.spawn(self._snapshots.take(self._sound_index))
         self.due = min(self.member.due(), self._looks_again(now))
@@ -466,7 +470,7 @@ class Group:
         """When there may be something to do that neither a message nor Raft's timers bring."""
         if self._proposals.waiting or self._proposals.in_doubt:
             return now + WAIT_S
-        due_ms = self._next_tick_ms() if self._may_propose_tick else None
+        due_ms = self._next_tick_ms()
         if due_ms is None:
             return now + TICK_S_MAX
         return now + max(0.0, min((due_ms - self._time.now_ms()) / 1000, TICK_S_MAX))
@@ -506,57 +510,49 @@ class Group:
 
     def _report_role(self, role: Role) -> None:
         for listener in self.on_role:
-            self._guard(listener, self, role, self.term)
+            guarded(self.name, listener, self, role, self.term)
 
     def _append_proposals(self) -> None:
         if not self.member.leads or self.member.poisoned is not None:
             self._proposals.refuse_all(self._not_now())
             return
-        now_ms = self._time.now_ms()
-        if self._time.in_doubt:
+        now_ms = self._time.stamp_ms()
+        if now_ms is None:
             return  # they wait until it is known what time it is
-        self._time.saw(now_ms)
         for batch in self._proposals.batches():
             self._append(batch, now_ms)
 
     def _append(self, batch: EntryBatch, now_ms: int) -> None:
         data = encode_entry(now_ms, batch.commands, self._writes)
         if len(data) <= ENTRY_BYTES_MAX:
-            self._proposals.appended(self.member.append(data), self.member.term, batch)
+            member = self.member
+            self._proposals.appended(member.append(data), member.core.term, batch)
         elif len(batch.commands) == 1:
             self._proposals.refuse(batch, too_large(len(data)))
         else:  # weights are estimates
             for one in batch.one_by_one:
                 self._append(one, now_ms)
 
-    @property
-    def _may_propose_tick(self) -> bool:
-        member = self.member
-        return self._ready and member.accepts and self._tick_index <= member.applied_index
-
     def _next_tick_ms(self) -> int | None:
-        if self._due_at != self.member.applied_index:
-            self._due_at, self._due_ms = self.member.applied_index, self.machine.next_due_ms()
+        """When the machine is to be told the time, if it waits for that; None: not by this member,
+        or not before something else happens.
+        """
+        member = self.member
+        applied = member.applied_index
+        if not self._ready or not member.accepts or self._tick_index > applied:
+            return None
+        if self._due_at != applied:
+            self._due_at, self._due_ms = applied, self.machine.next_due_ms()
         return self._due_ms
 
     def _propose_tick(self) -> None:
         """Tell the machine that time has passed, when something in it waits for that."""
-        if not self._may_propose_tick:
-            return
         due_ms = self._next_tick_ms()
         if due_ms is not None and due_ms <= self._time.now_ms():
             self._proposals.add(Tick(), None, 0)
             self._tick_index = self.last_index + 1
 
     # --- calling back
-
-    def _guard(self, call: Callable[..., object], *args: Any) -> None:
-        """A listener's bug is its own: it must not stop replication."""
-        try:
-            call(*args)
-        except Exception:
-            name = getattr(call, "__qualname__", type(call).__name__)
-            log.exception("listener_failed", group=self.name, listener=name)
 
     def _expire(self, now: float) -> None:
         if overdue := self._proposals.overdue(now):
@@ -591,7 +587,7 @@ class Group:
         )
         self._snapshots.applied(len(command))
         if since_ns:
-            self.commit_s = self._proposals.age_s(since_ns)
+            self.commit_s = (self._clock.monotonic_ns() - since_ns) / 1e9
             if self.on_commit is not None:
                 self.on_commit(self.commit_s)
         if self.on_next:
@@ -604,7 +600,7 @@ class Group:
     def call_next(self) -> None:
         waiting, self.on_next = self.on_next, []
         for each in waiting:
-            self._guard(each)
+            guarded(self.name, each)
 
     def _skipped(self, stamp: Stamp, reason: str, command: bytes) -> None:
         fields = [stamp.ordinal, reason, command[:SKIPPED_BYTES_MAX]]
@@ -637,7 +633,7 @@ class Group:
 
     def _report_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
         for listener in self.on_applied:
-            self._guard(listener, self, stamp, effects)
+            guarded(self.name, listener, self, stamp, effects)
 
     def beyond(self, command: bytes) -> NeedsNewer | None:
         """Why an entry must not be taken here: a later release wrote it."""
@@ -668,7 +664,7 @@ class Group:
         """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
         event loop. `done` is called once, while the entry is there.
         """
-        self._applying.fetch(first, last, lambda arrived: self._guard(done, arrived))
+        self._applying.fetch(first, last, lambda arrived: guarded(self.name, done, arrived))
 
     async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """Body and meta of each message, wherever they are; empty when they are gone."""

@@ -24,6 +24,7 @@ from cluster.groups.proposals import (
     SKIPPED_BYTES_MAX,
     Proposals,
     brings_bytes,
+    guarded,
     skipped_reason,
     too_large,
     weigh,
@@ -157,7 +158,8 @@ class LocalGroup:
             return refused("poisoned", f"{self.name} stopped: {self.poisoned}")
         if weight > ENTRY_BYTES_MAX:
             return too_large(weight)
-        if brings_bytes(command, weight) and not self._has_room(weight):
+        needs_room = weight > COMMAND_OVERHEAD_BYTES and brings_bytes(command)
+        if needs_room and not self._has_room(weight):
             return refused(
                 "transient_full",
                 f"the transient queues of node {self.node} hold {self.kept_bytes} bytes of"
@@ -181,7 +183,7 @@ class LocalGroup:
         if self._timer is not None:
             self._timer.cancel()
         self._proposals.refuse_all(refused("stopping", "this node is shutting down"))
-        self._proposals.call_back(self._guard)
+        self._proposals.call_back(self.name)
 
     # --- applying
 
@@ -197,7 +199,7 @@ class LocalGroup:
             for command, done, weight in zip(*batch, strict=True):
                 self._proposals.bytes -= weight
                 self._apply(now_ms, command, done, weight)
-        self._proposals.call_back(self._guard)
+        self._proposals.call_back(self.name)
         self._keep_state()
         self.tidy()
         self._set_timer()
@@ -225,7 +227,7 @@ class LocalGroup:
             self._answer(done, Outcome("ok", reply, stamp))
         if effects:
             for listener in self.on_applied:
-                self._guard(listener, self, stamp, effects)
+                guarded(self.name, listener, self, stamp, effects)
 
     # --- commands at which the machine raises
 
@@ -267,15 +269,7 @@ class LocalGroup:
 
     def _answer(self, done: Done | None, outcome: Outcome) -> None:
         if done is not None:
-            self._proposals.answer_one(done, outcome)
-
-    def _guard(self, call: Callable[..., None], *args: Any) -> None:
-        """A listener's bug is its own: it must not stop the queues."""
-        try:
-            call(*args)
-        except Exception:
-            name = getattr(call, "__qualname__", type(call).__name__)
-            log.exception("listener_failed", group=self.name, listener=name)
+            self._proposals.answered.append((done, outcome))
 
     # --- bodies
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import structlog
+
 from cluster.agreed_time import LogTime
 from cluster.codec.entries import AnyCommand, body_count, decode_entry, encode_command, part_of
 from cluster.groups.cold_reads import Arrived, ColdReads, OnArrival
@@ -35,6 +37,8 @@ from cluster.raft.pysyncobj_core import REGULAR
 from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX, Body, BodyRef, Stamp
 
+log = structlog.get_logger(__name__)
+
 #: An entry is closed when it reaches this; one command may be larger...
 ENTRY_BYTES_TARGET = 1 << 20
 #: ...up to this, which is refused.
@@ -47,6 +51,19 @@ ENTRY_COMMANDS_MAX = COMMANDS_PER_ENTRY_MAX - 1
 PROPOSE_BYTES_MAX = 64 << 20
 #: What a command weighs besides its bodies, for these limits.
 COMMAND_OVERHEAD_BYTES = 96
+
+
+def guarded(group: str, call: Callable[..., object], *args: Any) -> None:
+    """A listener's bug is its own: it must not stop replication."""
+    try:
+        call(*args)
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        report_bug(group, call, error)
+
+
+def report_bug(group: str, listener: Callable[..., object], error: Exception) -> None:
+    name = getattr(listener, "__qualname__", type(listener).__name__)
+    log.error("listener_failed", group=group, listener=name, exc_info=error)
 
 
 class EntryBatch(NamedTuple):
@@ -90,12 +107,11 @@ def weigh(command: Command) -> int:
     return COMMAND_OVERHEAD_BYTES
 
 
-def brings_bytes(command: Command, weight: int) -> bool:
-    """Whether it needs room. Settles, in a transaction too, and all else that is small do not: they
-    always pass, or nothing would ever make room.
+def brings_bytes(command: Command) -> bool:
+    """Whether one that weighs more than `COMMAND_OVERHEAD_BYTES` needs room. Settles, in a
+    transaction too, and all else that is small do not: they always pass, or nothing would ever
+    make room.
     """
-    if weight <= COMMAND_OVERHEAD_BYTES:
-        return False
     if type(command) is Transaction:
         others = (step for _, steps in command.others for step in steps)
         return any(type(step) is Enqueue for step in (*command.steps, *others))
@@ -188,9 +204,6 @@ class Proposals:
         self.answer(entry.dones, overwritten())
         return (), 0
 
-    def age_s(self, since_ns: int) -> float:
-        return (self._clock.monotonic_ns() - since_ns) / 1e9
-
     def doubt(self, until: float) -> None:
         """Leadership was lost: what is appended may still be committed, by another leader."""
         for entry in self._entries.values():
@@ -222,15 +235,15 @@ class Proposals:
         """To be called back when the work at hand is done, not in the middle of it."""
         self.answered.extend([(done, outcome) for done in dones if done is not None])
 
-    def answer_one(self, done: Done, outcome: Outcome) -> None:
-        self.answered.append((done, outcome))
-
-    def call_back(self, guard: Callable[[Done, Outcome], None]) -> None:
-        """Callbacks may propose again, and be answered at once."""
+    def call_back(self, group: str) -> None:
+        """Callbacks may propose again, and be answered at once. A bug of one is its own."""
         while self.answered:
             answered, self.answered = self.answered, []
             for done, outcome in answered:
-                guard(done, outcome)
+                try:
+                    done(outcome)
+                except Exception as error:  # noqa: BLE001 -- whatever it is
+                    report_bug(group, done, error)
 
 
 #: Read at a time when the state of before a command is computed again.
@@ -287,7 +300,7 @@ class Applying:
             return  # of Raft itself
         index, term = stamped
         apply = self._machine.apply
-        answer = self._proposals.answer_one
+        proposals = self._proposals
         offset = ordinal = 0
         try:
             entry = decode_entry(memoryview(command)[1:])
@@ -306,7 +319,7 @@ class Applying:
                         outcome = Outcome("refused", reply, stamp, reply.code, reply.reason)
                     else:
                         outcome = Outcome("ok", reply, stamp)
-                    answer(done, outcome)
+                    proposals.answered.append((done, outcome))
                 if effects and on_effects is not None:
                     on_effects(stamp, effects)
         except Exception as error:

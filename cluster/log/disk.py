@@ -47,26 +47,30 @@ class DiskThread:
     def start(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.waiting += 1
-        done.add_done_callback(self._ended)
         self._calls.put((done, call, arguments))
         return done
 
-    def _ended(self, _: asyncio.Future[Any]) -> None:
+    def _settle(self, done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
         self.waiting -= 1
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             done, call, arguments = item
-            if done.cancelled():
-                continue
             result: Any = None
             error: Exception | None = None
             try:
-                result = call(*arguments)
+                if not done.cancelled():
+                    result = call(*arguments)
             except Exception as raised:  # noqa: BLE001 -- it is raised where the call is awaited
                 error = raised
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                done.get_loop().call_soon_threadsafe(_settle, done, result, error)
+                done.get_loop().call_soon_threadsafe(self._settle, done, result, error)
 
     def close(self) -> None:
         """Ends the thread, after the calls that wait."""
@@ -103,15 +107,6 @@ class DiskThreads:
         self._threads = []
 
 
-def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error)
-
-
 class RealFile:
     """An open file that grows at its end."""
 
@@ -125,21 +120,30 @@ class RealFile:
     def append(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         start = offset = self._size
         for first in range(0, len(buffers), BUFFERS_MAX):
-            offset += self._write_all(list(buffers[first : first + BUFFERS_MAX]), offset)
+            some = buffers[first : first + BUFFERS_MAX]
+            total = sum(map(len, some))
+            written = os.pwritev(self._fd, some, offset)
+            if written < total:
+                self._write_rest(some, offset, written, total)
+            offset += total
         self._size = offset
         return start
 
-    def _write_all(self, buffers: list[bytes | bytearray | memoryview], offset: int) -> int:
-        total = sum(map(len, buffers))
-        written = os.pwritev(self._fd, buffers, offset)
-        while written < total:  # a signal or a nearly full disk may cut a write short
+    def _write_rest(
+        self,
+        buffers: Sequence[bytes | bytearray | memoryview],
+        offset: int,
+        written: int,
+        total: int,
+    ) -> None:
+        """A signal or a nearly full disk may cut a write short."""
+        while written < total:
             rest, skip = list[memoryview](), written
             for buffer in buffers:
                 if skip < len(buffer):
                     rest.append(memoryview(buffer)[skip:])
                 skip = max(0, skip - len(buffer))
             written += os.pwritev(self._fd, rest, offset + written)
-        return total
 
     def read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._fd, size, offset)

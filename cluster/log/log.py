@@ -66,7 +66,12 @@ class Log:
         #: Called when publishers have to wait from now on, or need not any more.
         self.on_space: Callable[[], object] = lambda: None
         self._space = Space(0, 0, 0, refuse_publishes=False)
-        self._space_at = 0  # bytes written when it was looked at
+        self._room_until = 0  # bytes written when only the reserve will be left
+        #: One vectored append of all that was buffered; True when something must be synced before
+        #: others hear.
+        self.write = wal.write
+        #: Make safe what is written; the seconds it took. A failure is final.
+        self.sync = wal.sync
         self.cleaner = Cleaner(
             wal,
             self.journals,
@@ -116,6 +121,7 @@ class Log:
             log._adopt(found)
             await wal.start(found.next_number)
             await log._settle(found)
+            wal.on_synced = log._note_round
         except OSError as error:
             wal.close()
             raise FatalDiskError(f"opening {directory} failed: {error}") from error
@@ -184,18 +190,6 @@ class Log:
         assert kind >= fmt.KIND_NOTE
         self.wal.append(kind, group, index, term, payload)
 
-    def write(self) -> bool:
-        """One vectored append of all that was buffered; True when something must be synced before
-        others hear.
-        """
-        return self.wal.write()
-
-    async def sync(self) -> float:
-        """Make safe what is written; the seconds it took. A failure is final."""
-        seconds = await self.wal.sync()
-        self._note_round(seconds)
-        return seconds
-
     def _note_round(self, seconds: float) -> None:
         """What the disk did, for later readers: about once a second, and whenever it was slow."""
         self._syncs += 1
@@ -220,7 +214,8 @@ class Log:
         free, total = (ask(wal.directory) for ask in (wal.disk.free_bytes, wal.disk.total_bytes))
         refused = self._space.refuse_publishes
         space = measured(free, total, self.options.min_free_bytes, refused=refused)
-        self._space, self._space_at = space, wal.written_bytes
+        self._space = space
+        self._room_until = wal.written_bytes + free - space.reserve_bytes
         wal.segment_bytes = space.segment_bytes(self.options.segment_bytes)
         until_refused = (free - space.limit_bytes) // LOOK_PARTS
         wal.look_at_bytes = wal.written_bytes + max(LOOK_BYTES_MIN, until_refused)
@@ -230,9 +225,7 @@ class Log:
 
     def room_bytes(self) -> int:
         """About how much may still be written before only the reserve is left."""
-        space = self._space
-        written = self.wal.written_bytes - self._space_at
-        return space.free_bytes - written - space.reserve_bytes
+        return self._room_until - self.wal.written_bytes
 
     async def maintain(self) -> None:
         """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a

@@ -68,6 +68,8 @@ class Wal:
         #: Called once so many bytes were written: it sets the next mark.
         self.look_at_bytes = 0
         self.on_written: Callable[[], object] = lambda: None
+        #: Told the seconds that each sync took.
+        self.on_synced: Callable[[float], object] = lambda _: None
         self.identity = identity
         self._boot = boot
         self.segment_bytes = segment_bytes
@@ -151,6 +153,7 @@ class Wal:
             seconds = (self.synced_at_ns - started) / 1e9
             if self.active.size >= self.segment_bytes:
                 await self._roll()
+        self.on_synced(seconds)
         return seconds
 
     async def roll(self) -> None:

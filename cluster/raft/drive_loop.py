@@ -203,20 +203,18 @@ class DriveLoop:
         if must_sync and self.on_iteration is not None:
             self.on_iteration(ended - now)
         for group, _ in stepped:
-            if groups.get(group.id) is group:
-                self._after(group, ended)
-
-    def _after(self, group: Steps, now: float) -> None:
-        try:
-            group.after(now)
-        except FATAL:
-            raise
-        except Exception as error:  # noqa: BLE001 -- as in a step
-            group.fail(error)
-        if group.due <= now:
-            self._ready[group.id] = group
-        elif group.due < self._timer_at:
-            self._set_timer(group.due)
+            if groups.get(group.id) is not group:
+                continue
+            try:
+                group.after(ended)
+            except FATAL:
+                raise
+            except Exception as error:  # noqa: BLE001 -- as in a step
+                group.fail(error)
+            if group.due <= ended:
+                self._ready[group.id] = group
+            elif group.due < self._timer_at:
+                self._set_timer(group.due)
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:

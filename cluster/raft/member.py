@@ -112,11 +112,6 @@ class Member(MemberState):
     # --- what it is
 
     @property
-    def accepts(self) -> bool:
-        """Leading, and not about to hand over."""
-        return self.leads and self.replication.successor is None
-
-    @property
     def noop_index(self) -> int | None:
         """The first entry of our leadership: once it is applied, so is all that was committed
         before.
@@ -210,7 +205,7 @@ class Member(MemberState):
 
     def link_up(self, node: NodeId) -> None:
         peer = self.peer(node)
-        self.connected.add(peer)
+        self.connect(peer)
         if self.leads:
             self.replication.connected(peer)
         else:
@@ -220,7 +215,7 @@ class Member(MemberState):
         """`closed`: reset or refused, so perhaps its process ended."""
         peer = self.peer(node)
         self.transport.forget(peer)
-        self.connected.discard(peer)
+        self.disconnect(peer)
         if self.leads:
             self.replication.disconnected(peer)
         leader = self.leader
@@ -235,6 +230,7 @@ class Member(MemberState):
         self.role = Role(after)
         self.leads = self.role is Role.LEADER
         self.campaigning = self.role is Role.CANDIDATE
+        self.accepts = self.leads
         if Role(before) is Role.LEADER:
             self.replication.stop()
             self.elections.deadline = self.now + self.elections.timeout()

@@ -46,6 +46,7 @@ class MemberState:
         self.now = clock.monotonic_ns() / 1e9
         self.role = Role.FOLLOWER
         self.leads = False
+        self.accepts = False  # leads, and is not about to hand over
         self.campaigning = False
         self.connected: set[Peer] = set()
         self.applied_index = journal.base_index
@@ -61,6 +62,18 @@ class MemberState:
 
     # --- who takes part
 
+    def connect(self, peer: Peer) -> None:
+        self.connected.add(peer)
+        self._count_connected()
+
+    def disconnect(self, peer: Peer) -> None:
+        self.connected.discard(peer)
+        self._count_connected()
+
+    def _count_connected(self) -> None:
+        connected = sum(peer in self.connected for peer in self.voters)
+        self.connected_to_majority = connected + self.votes >= self.quorum
+
     def follow_configuration(self) -> None:
         """By the newest configuration of the log."""
         self.configuration = configuration = self.configurations.current
@@ -69,6 +82,7 @@ class MemberState:
         self.peers = tuple(others)  # learners too
         self.voters = tuple(peer for peer in others if peer.id in configuration.voters)
         self.votes = self.me.id in configuration.voters
+        self._count_connected()
 
     @property
     def votes_suspended(self) -> bool:

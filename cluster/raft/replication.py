@@ -41,7 +41,7 @@ class Replication:
         self._commit_unsent_since = (
             math.inf
         )  # when the first commit that some follower was not told of happened
-        self.successor: Peer | None = None
+        self._successor: Peer | None = None
         self._transfer_until = 0.0
         self._transfer_sent = False
         self._built: dict[int, tuple[Message, int, int]] = {}  # in this flush, by first index
@@ -85,12 +85,12 @@ class Replication:
             for peer in member.peers
         }
         self._quorum_until = -math.inf
-        if self.successor not in member.voters:
-            self.successor = None
+        if self._successor not in member.voters:
+            self._hand_over_to(None)
 
     def stop(self) -> None:
         self.followers = {}
-        self.successor = None
+        self._successor = None
         self._commit_unsent_since = math.inf
 
     def match_of(self, peer: Peer) -> int:
@@ -171,17 +171,18 @@ class Replication:
         progress = self.followers.get(self._member.peer(node))
         if progress is None:
             return True
-        waits = self.successor is not None or progress.outgoing is not None
+        waits = self._successor is not None or progress.outgoing is not None
         return waits or progress.next <= self._member.last_index
 
     def flush(self, now: float) -> None:
-        commit = self._member.commit_index
+        member = self._member
+        commit = member.commit_index
         # Without a majority others may have elected a leader: who follows this one must come to
         # doubt that it leads.
-        speaks = self._connected_to_majority()
+        speaks = member.connected_to_majority
         all_sent = True
         for progress in self.followers.values():
-            if speaks and progress.peer in self._member.connected:
+            if speaks and progress.peer in member.connected:
                 self._replicate(progress, now)
                 all_sent = all_sent and progress.commit_sent >= commit
             else:
@@ -192,13 +193,8 @@ class Replication:
         ):  # the heartbeat tells the others
             self._commit_unsent_since = math.inf
         # Not before what was accepted earlier is in the log: a successor without it is not elected.
-        if self.successor is not None:
+        if self._successor is not None:
             self._go_on_with_transfer(now)
-
-    def _connected_to_majority(self) -> bool:
-        member = self._member
-        connected = sum(peer in member.connected for peer in member.voters)
-        return connected + member.votes >= member.quorum
 
     def _replicate(self, progress: Progress, now: float) -> None:
         member = self._member
@@ -397,7 +393,7 @@ class Replication:
 
     @property
     def transferring(self) -> bool:
-        return self.successor is not None
+        return self._successor is not None
 
     def transfer(self, to: Peer | None, now: float) -> bool:
         """Make `to` (or the follower that has most) the leader.
@@ -409,16 +405,21 @@ class Replication:
             to = max(able, key=self.match_of, default=None)  # of equals the first
         if to is None or to not in able:
             return False
-        if self.successor is not to:
-            self.successor, self._transfer_until = to, now + self._transfer_s
+        if self._successor is not to:
+            self._hand_over_to(to)
+            self._transfer_until = now + self._transfer_s
             self._transfer_sent = False
         return True
 
+    def _hand_over_to(self, successor: Peer | None) -> None:
+        self._successor = successor
+        self._member.accepts = successor is None
+
     def _go_on_with_transfer(self, now: float) -> None:
         """Once it has the whole log it is told to stand; nothing new is accepted until then."""
-        to = self.successor
+        to = self._successor
         assert to is not None
         if now >= self._transfer_until:
-            self.successor = None  # it did not take over: go on leading
+            self._hand_over_to(None)  # it did not take over: go on leading
         elif not self._transfer_sent and self.followers[to].match == self._member.last_index:
             self._transfer_sent = self._member.send(to, TIMEOUT_NOW)

@@ -58,9 +58,14 @@ class Access:
         """On a queue or an exchange of this name."""
         return self.answers(operation)[name]
 
+    @property
+    def entry(self) -> Mapping[str, Any] | None:
+        """What the catalog says now: another object whenever it was changed."""
+        return self._node.catalog_machine.entry("permissions", (self.user, self.vhost))
+
     def answers(self, operation: Operation) -> Answers:
         """By name, as of now: for one turn of the event loop."""
-        entry = self._node.catalog_machine.entry("permissions", (self.user, self.vhost))
+        entry = self.entry
         if entry is not self._entry:
             self._entry = entry
             self._answers.clear()

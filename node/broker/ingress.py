@@ -74,7 +74,7 @@ class Ingress:
         self.room = HttpPublishRoom(limits.in_flight_bytes_max)
         self._cluster = cluster
         self._limits = limits
-        self._cut_off = cut_off
+        self.cut_off = cut_off
 
     @cached_property
     def router(self) -> Router:
@@ -177,6 +177,12 @@ class Ingress:
                 access.check_topic("write", exchange, each)
         return route
 
+    def version(self, access: Access) -> tuple[object, ...]:
+        """Another one whenever exchanges, bindings, queues or policies changed, or what the user
+        may do with those of one name.
+        """
+        return self._cluster.catalog_machine.routing_version(access.vhost), access.entry
+
     def in_doubt(self, exchange: str, route: Route | None, *, careful: bool = True) -> bool:
         """This node's copy of the catalog is to be brought up to date before it counts that there
         is no such exchange; nor, for what is to be confirmed, that there is no queue, or these
@@ -186,7 +192,7 @@ class Ingress:
             return True
         if not careful:
             return False
-        return not route.queues or (exchange != "" and self._cut_off())
+        return not route.queues or (exchange != "" and self.cut_off())
 
     def keeps_duplicates_out(self, info: QueueInfo) -> bool:
         config = self._cluster.catalog_machine.config_of(info.queue)

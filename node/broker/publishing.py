@@ -311,13 +311,9 @@ class Publisher:
             pipeline.used_s = now_s
             batches = pipeline.batches(now_s)
             pipeline.sent.extend(batches)
-            self._send_all(pipeline, batches)
-
-    def _send_all(self, pipeline: _Pipeline, batches: Sequence[_SentBatch]) -> None:
-        for batch in batches:
-            if pipeline.stalled:  # a refusal may come at once
-                return
-            self._send(pipeline, batch)
+            for batch in batches:
+                if not pipeline.stalled:  # a refusal may come at once
+                    self._send(pipeline, batch)
 
     def _send(self, pipeline: _Pipeline, batch: _SentBatch) -> None:
         done = partial(
@@ -354,10 +350,12 @@ class Publisher:
         reply: Enqueued | None = None,
     ) -> None:
         pipeline.sent.remove(batch)  # nearly always the first
-        _finish_any(pipeline, batch, refused, reply)
+        _finish(pipeline, batch, refused, reply)
         if pipeline.stalled:  # it was the one that is sent first: the others may follow
             pipeline.stalled = False
-            self._send_all(pipeline, list(pipeline.sent))
+            for each in list(pipeline.sent):
+                if not pipeline.stalled:
+                    self._send(pipeline, each)
 
     def _is_gone(self, pipeline: _Pipeline) -> bool:
         """Deleted. A queue that the catalog has is going to be made in its group: by who declares
@@ -370,7 +368,7 @@ class Publisher:
         move up, under another name.
         """
         batch = pipeline.sent.popleft()
-        _finish_any(pipeline, batch, [(0, len(batch.command.bodies) - 1)], None)
+        _finish(pipeline, batch, [(0, len(batch.command.bodies) - 1)], None)
         pipeline.renumber(self._name())
         self._stall(pipeline)
 
@@ -401,7 +399,7 @@ class Publisher:
             if self._is_gone(pipeline):
                 pending, pipeline.sent = pipeline.sent, deque()
                 for batch in pending:
-                    _finish_any(pipeline, batch, (), None)
+                    _finish(pipeline, batch, (), None)
                 break
         if pipeline.sent:
             self._send(pipeline, pipeline.sent[0])
@@ -413,7 +411,7 @@ def _ignore(_: Sequence[tuple[int, int]]) -> None:
     """`stored` is called instead."""
 
 
-def _finish_any(
+def _finish(
     pipeline: _Pipeline,
     batch: _SentBatch,
     refused: Sequence[tuple[int, int]],
@@ -421,11 +419,7 @@ def _finish_any(
 ) -> None:
     if pipeline.is_stream:
         _finish_stored(batch, refused, reply)
-    else:
-        _finish(batch, refused)
-
-
-def _finish(batch: _SentBatch, refused: Sequence[tuple[int, int]]) -> None:
+        return
     if len(batch.items) == 1:
         batch.items[0].done(refused)
         return

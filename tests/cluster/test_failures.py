@@ -1,5 +1,6 @@
 """Nodes end, come back, lose their disk or their links: nothing confirmed is lost."""
 
+# pyright: basic
 from __future__ import annotations
 
 import asyncio
@@ -9,8 +10,9 @@ import pytest
 
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Outcome, Role
-from cluster.log import FatalDiskError, Log, WrongIdentity
+from cluster.log import FatalDiskError, WrongIdentity
 from cluster.log.memory_disk import MemoryDisk
+from cluster.log.wal import Wal
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import CreateGroup, NodeDown, NodeUp, OpenSession, Subscribe
@@ -313,7 +315,7 @@ async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
     """The power fails as soon as the others might hear of it."""
     world, group, wiped = await _wiped_while_its_queue_has_no_leader(make_world)
     disk = world.disks[wiped] = MemoryDisk()
-    record, sync = DiskIdentity.record, Log.sync
+    record, sync = DiskIdentity.record, Wal.sync
     recorded = asyncio.Event()
 
     async def never_ends(identity: DiskIdentity, incarnation: int) -> None:
@@ -322,12 +324,12 @@ async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
             recorded.set()
             await asyncio.Event().wait()
 
-    async def slow(log: Log) -> float:
+    async def slow(wal: Wal) -> float:
         await asyncio.sleep(1)
-        return await sync(log)
+        return await sync(wal)
 
     monkeypatch.setattr(DiskIdentity, "record", never_ends)
-    monkeypatch.setattr(Log, "sync", slow)
+    monkeypatch.setattr(Wal, "sync", slow)
     await world.start(wiped)
     await world.until(recorded.is_set)
     world.kill(wiped)

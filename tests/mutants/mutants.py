@@ -871,8 +871,8 @@ NODES = (
     ),
     Mutant(
         "entries are stamped while it is in doubt what time it is",
-        "cluster/groups/group.py",
-        "        if self._time.in_doubt:\n",
+        "cluster/agreed_time.py",
+        "        if self._agreed is not None and self._agreed.in_doubt:\n",
         "        if False:\n",
         (by_tests("tests/cluster/test_clocks.py"),),
     ),

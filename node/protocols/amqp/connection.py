@@ -298,6 +298,7 @@ class AmqpConnection(asyncio.Protocol):
         self.ends = Ends.of(transport) if self._local_user is None else LOCAL_ENDS
         self.name = str(self.ends) if self._local_user is None else f"{LOCAL} {self.id}"
         self.wire = Wire(transport, buffer_bytes_max=settings.limits.deliver_buffer_bytes_max)
+        self.write = self.wire.write
         user = self._local_user or certificate_user(transport)
         self.opening = Opening(self, self._home, user)
         loop = asyncio.get_running_loop()
@@ -344,9 +345,6 @@ class AmqpConnection(asyncio.Protocol):
                 channel.writable()
 
     # --- what channels use ------------------------------------------------------------------------
-
-    def write(self, data: bytes, piece: WrittenPiece | None = None) -> None:
-        self.wire.write(data, piece)
 
     def report_handed(self) -> None:
         wire = self.wire

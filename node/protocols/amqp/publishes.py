@@ -47,6 +47,9 @@ from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.refusals import no_exchange
 from node.routing import Route
 
+#: Of exchanges and keys it is remembered to which queues they lead.
+QUEUES_KNOWN_MAX = 1_000
+
 
 class ConfirmOutcome(NamedTuple):
     """One basic.ack, or basic.nack when `refused`."""
@@ -169,9 +172,6 @@ class _QueueBatch:
         self.bodies += bodies
         self.tags += tags
 
-    def weigh(self) -> None:
-        self.size_bytes = weigh(self.metas, self.bodies)
-
 
 class _Run(NamedTuple):
     """Messages that differ in their bodies alone."""
@@ -216,7 +216,10 @@ class Publishes:
         self._ingress = channel.services.broker.ingress
         self._batches: dict[QueueId, _QueueBatch] = {}
         # By exchange and key, in this read: nothing can change before the next one.
-        self._ways: dict[bytes, _Way | None] = {}
+        self._ways: dict[bytes, _Way] = {}
+        # Likewise, until what the catalog says of the virtual host or the user is something else.
+        self._queues: dict[bytes, tuple[QueueInfo, ...]] = {}
+        self._queues_of: object = None
         # Large bodies on their way into the log and what is behind them; by queue, so that order is
         # kept.
         self._behind: dict[QueueId, deque[_QueueBatch]] = {}
@@ -231,11 +234,17 @@ class Publishes:
         """Done at once, unless this node's copy of the catalog must be brought up to date first."""
         if event.immediate:
             raise ConnectionError_(NOT_IMPLEMENTED, "immediate=true")
-        if not self._ask(event):
-            ways = {where: self._way(where) for where in dict.fromkeys(event.wheres)}
-            if None not in ways.values():
-                self._take_all(event, cast("dict[bytes, _Way]", ways))
-                return None
+        # Does anything beside the bodies concern the broker but where they go?
+        asks = (
+            event.asks & ~props.HEADERS != 0
+            or (event.asks != 0 and self._ingress.headers_ask(event.metas))
+            or type(event.bodies[0]) is PartedBody
+            or self._host.vhost in self._ingress.full_vhosts
+        )
+        ways = None if asks else self._find_ways(event)
+        if ways is not None:
+            self._take_all(event, ways)
+            return None
         runs = _runs(event)
         for run in runs:
             if not self._take(run):
@@ -244,23 +253,26 @@ class Publishes:
 
     # --- those that ask nothing, all at once ------------------------------------------------------
 
-    def _ask(self, event: Publish) -> bool:
-        """False: nothing beside the bodies concerns the broker but where they go."""
-        return (
-            event.asks & ~props.HEADERS != 0
-            or (event.asks != 0 and self._ingress.headers_ask(event.metas))
-            or type(event.bodies[0]) is PartedBody
-            or self._host.vhost in self._ingress.full_vhosts
-        )
+    def _find_ways(self, event: Publish) -> dict[bytes, _Way] | None:
+        """None: some must be looked at one by one, or are refused."""
+        ways = self._ways  # of this read
+        if not ways:
+            version = self._ingress.version(self._host.access)
+            if version != self._queues_of or len(self._queues) > QUEUES_KNOWN_MAX:
+                self._queues.clear()
+                self._queues_of = version
+        for where in dict.fromkeys(event.wheres):
+            if where in ways:
+                continue
+            queues = self._queues.get(where)
+            if queues is None or (where[0] and self._ingress.cut_off()):
+                queues = self._find_queues(where)
+                if queues is None:
+                    return None
+            ways[where] = tuple(map(self._batch, queues))
+        return ways
 
-    def _way(self, where: bytes) -> _Way | None:
-        """None: they must be looked at one by one, or are refused."""
-        ways = self._ways
-        if where not in ways:
-            ways[where] = self._find_way(where)
-        return ways[where]
-
-    def _find_way(self, where: bytes) -> _Way | None:
+    def _find_queues(self, where: bytes) -> tuple[QueueInfo, ...] | None:
         exchange, key = exchange_and_key(where)
         access, ingress = self._host.access, self._ingress
         if exchange == "" and key.startswith(PREFIX):
@@ -274,20 +286,26 @@ class Publishes:
             return None
         if any(map(ingress.keeps_duplicates_out, route.queues)):
             return None
-        return tuple(map(self._batch, route.queues))
+        if not route.by_topic:  # else permissions on keys count, too
+            self._queues[where] = route.queues
+        return route.queues
 
     def _take_all(self, event: Publish, ways: Mapping[bytes, _Way]) -> None:
         _, _, _, _, wheres, metas, bodies = event
         self.used = True
         confirms = self.confirms
         tags = () if confirms is None else confirms.number(len(bodies))
-        chosen: dict[_Way, list[int]] = {way: [] for way in ways.values()}
-        if len(chosen) == 1:
-            [way] = chosen
-            chosen[way] = list(range(len(bodies)))
+        each = set(ways.values())
+        if len(each) == 1:
+            [way] = each
             for batch in way:
                 batch.add(metas, bodies, tags)
+            routed = len(bodies) * len(way)
+            if confirms is not None and len(way) > 1:
+                confirms.share(tags, len(way))
         else:
+            routed = 0
+            chosen: dict[_Way, list[int]] = {way: [] for way in ways.values()}
             choose = {where: chosen[way].append for where, way in ways.items()}
             for place, where in enumerate(wheres):
                 choose[where](place)
@@ -301,11 +319,10 @@ class Publishes:
                     [bodies[place] for place in places],
                     [tags[place] for place in places] if tags else (),
                 )
-        routed = 0
-        for way, places in chosen.items():
-            routed += len(places) * len(way)
-            if confirms is not None and len(way) > 1:
-                confirms.share([tags[place] for place in places], len(way))
+            for way, places in chosen.items():
+                routed += len(places) * len(way)
+                if confirms is not None and len(way) > 1:
+                    confirms.share([tags[place] for place in places], len(way))
         self._counted.published(bodies, routed=routed, confirm=confirms is not None)
 
     # --- the others, one after the other ----------------------------------------------------------
@@ -471,18 +488,20 @@ class Publishes:
         self._ways.clear()
         if not self._batches:
             return
-        batches = [batch for batch in self._batches.values() if batch.bodies]
-        self._batches.clear()
-        for batch in batches:
-            batch.attrs = with_subjects(batch.info, map(routing_key_of, batch.metas), batch.attrs)
-        if self.transaction is not None:
-            self.transaction.extend(batches)
-            return
-        for batch in batches:
-            self._send(batch)
+        batches, self._batches = self._batches, {}
+        for batch in batches.values():
+            if not batch.bodies:
+                continue
+            if batch.info.stream is not None:
+                keys = map(routing_key_of, batch.metas)
+                batch.attrs = with_subjects(batch.info, keys, batch.attrs)
+            if self.transaction is None:
+                self._send(batch)
+            else:
+                self.transaction.append(batch)
 
     def _send(self, batch: _QueueBatch) -> None:
-        batch.weigh()
+        batch.size_bytes = weigh(batch.metas, batch.bodies)
         self._in_flight.add(batch.size_bytes)
         if batch.parted:
             batch.upload = self._services.publisher.upload(batch.info, batch.bodies)
@@ -536,7 +555,7 @@ class Publishes:
             batch.info,
             cast("list[bytes]", batch.bodies),
             _one_or_each(batch.metas),
-            _one_or_each(batch.attrs),
+            _one_or_each(batch.attrs) if batch.attrs else None,
             batch.size_bytes,
             partial(self._answered, batch),
         )
@@ -560,12 +579,11 @@ class Publishes:
         if confirms is None or self._channel.closed:
             return
         number = self._channel.number
-        said = [
-            (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
-            for tag, multiple, refused in confirms.take()
-        ]
+        said = b""
+        for tag, multiple, refused in confirms.take():
+            said += (writer.nack if refused else writer.ack)(number, tag, multiple=multiple)
         if said:
-            self._channel.outlet.write(b"".join(said))
+            self._channel.outlet.write(said)
 
     # --- transactions -----------------------------------------------------------------------------
 

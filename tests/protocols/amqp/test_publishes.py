@@ -32,11 +32,13 @@ class FakeChannel:
         self.looks = 0
         self.published: list[Any] = []
         self.written: list[bytes] = []
-        access = SimpleNamespace(check=print, vhost="/")
+        access = SimpleNamespace(check=print, vhost="/", entry=None)
         in_flight = InFlight(1 << 20, pause=print, resume=print)
         self.host = SimpleNamespace(vhost="/", access=access, in_flight=in_flight)
         self.outlet = SimpleNamespace(write=self.written.append)
-        ingress = Ingress(cast(Any, None), LimitSettings(), cut_off=lambda: False)
+        catalog = SimpleNamespace(routing_version=len)
+        cluster: Any = SimpleNamespace(catalog_machine=catalog)
+        ingress = Ingress(cluster, LimitSettings(), cut_off=lambda: False)
         ingress.router = cast(Any, SimpleNamespace(route=self._route))
         self.services = SimpleNamespace(
             counters=ClientCounters(),

@@ -81,9 +81,11 @@ class Catalog(FakeCatalog):
 class FakeAccess:
     user = "ann"
     vhost = VHOST
+    entry: object = None
+    secret = "secret"
 
     def check(self, _: str, __: str, name: str) -> None:
-        if name == "secret":
+        if name == self.secret:
             raise AccessRefused(name)
 
     def check_topic(self, _: str, __: str, key: str) -> None:
@@ -99,7 +101,7 @@ class Channel:
         self.closed = False
         self.taken: dict[str, list[tuple[bytes, bytes, Any]]] = {}
         self.answers: list[tuple[Any, int]] = []
-        catalog = Catalog()
+        self.catalog = catalog = Catalog()
         cluster: Any = SimpleNamespace(catalog_machine=catalog, now_ms=lambda: 1_000)
         ingress = Ingress(cluster, LimitSettings(), cut_off=lambda: False)
         ingress.router = Router(catalog)
@@ -130,7 +132,7 @@ class Channel:
         self, info: QueueInfo, bodies: Sequence[bytes], metas: Any, attrs: Any, size: int, done: Any
     ) -> None:
         count = len(bodies)
-        rows = [
+        rows: list[Any] = [
             (bytes(each) for each in bodies),
             metas if type(metas) is list else [metas] * count,
             attrs if type(attrs) is list else [attrs] * count,
@@ -255,6 +257,36 @@ async def test_a_read_is_routed_once_for_each_key(monkeypatch: pytest.MonkeyPatc
 
     assert asked == ["a.x", "b.x"]
     assert {queue: len(rows) for queue, rows in channel.taken.items()} == {"a": 25, "b": 50}
+
+
+async def test_what_is_known_of_a_key_is_forgotten_when_it_may_be_otherwise():
+    channel, caught_up = Channel(), list[bool]()
+    cut_off = False
+    channel.ingress.cut_off = lambda: cut_off
+
+    async def catch_up() -> bool:
+        caught_up.append(True)
+        return True
+
+    async def read() -> dict[str, int]:
+        channel.taken.clear()
+        await channel.read(reader().feed(publish(route=frames.where("both", ""))))
+        return {queue: len(rows) for queue, rows in channel.taken.items()}
+
+    channel.services.broker.catch_up = catch_up
+    assert await read() == await read() == {"a": 1, "b": 1}
+    channel.catalog.add_queue("new")
+    channel.catalog.bind("both", "new", "")
+    everywhere = {"a": 1, "b": 1, "new": 1}
+    assert await read() == await read() == everywhere
+    assert not caught_up
+    cut_off = True
+    assert await read() == everywhere
+    assert caught_up
+    cut_off = False
+    channel.host.access.entry, channel.host.access.secret = {"write": "^$"}, "both"
+    with pytest.raises(AccessRefused):
+        await read()
 
 
 async def test_one_catch_up_serves_a_read_and_holds_up_nothing_that_came_before_it():
