@@ -117,6 +117,8 @@ class Parts:
             self.subjects,
             self.publisher,
             self.broker.ingress,
+            self.stream_reads,
+            self.bodies,
             self.peer_rpc,
             tasks,
         )

@@ -24,8 +24,10 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Barrier
 from cluster.machine.store import Piece
+from cluster.machine.stream.finding import Finder
 from cluster.machine.stream.leaving import is_marker
 from cluster.machine.stream.stream import Stream
+from cluster.machine.stream.subjects import Filter, Patterns
 from cluster.types import Body, BodyRef, GroupId, LargeBody, NodeId, QueueId
 from node.broker.broker import Broker
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
@@ -76,11 +78,22 @@ class StreamMessage(NamedTuple):
     body: Body
     meta: Any
     subject: bytes
+    stored_ms: int
 
 
 class Page(NamedTuple):
     messages: list[StreamMessage]
     next: int  # the first sequence that was not looked at
+
+
+class _Meant:
+    """Messages under the subjects that are wanted, up to what is the last one now."""
+
+    def __init__(self, stream: Stream, patterns: Patterns) -> None:
+        self.end = stream.retained.next
+        self.filter = Filter(patterns)
+        self.filter.ids.update(stream.retained.subjects.matching(patterns))
+        self.finder = Finder()
 
 
 class StreamReads:
@@ -144,6 +157,7 @@ class StreamReads:
         count: int,
         size: int,
         wanted: Wanted | None,
+        patterns: Patterns = (),
     ) -> Page:
         """So many messages from this copy, of so many bytes; one, however large it is. It waits for
         nothing but the disk. Refused: it is about to take a newer snapshot, and lacks bodies.
@@ -151,15 +165,18 @@ class StreamReads:
         found: list[StreamMessage] = []
         looked_at = 0
         room = size
+        meant = _Meant(stream, patterns) if patterns else None
         while looked_at < LOOKED_AT_MAX and len(found) < count and room > 0:
             most = LOOKED_AT_MAX - looked_at if wanted else count - len(found)
             pieces, sequence = _next_pieces(
-                stream, sequence, most, room if not wanted else SKIMMED_BYTES
+                stream, sequence, most, room if not wanted else SKIMMED_BYTES, meant
             )
             if not pieces:
                 break
-            looked_at += pieces[-1].last - pieces[0].first + 1
-            name_of, id_at = stream.retained.subjects.name_of, stream.retained.id_at
+            start = pieces[0].first
+            looked_at += pieces[-1].last - start + 1
+            # Messages may go while others are loaded.
+            subjects = list(map(stream.subject_of, range(start, pieces[-1].last + 1)))
             for piece in pieces:
                 bodies = read(group, piece.bodies)
                 if bodies is None:
@@ -173,7 +190,8 @@ class StreamReads:
                         continue
                     if len(found) == count or (found and room <= 0):
                         return Page(found, at)
-                    found.append(StreamMessage(at, body, meta, name_of(id_at(at))))
+                    subject = subjects[at - start]
+                    found.append(StreamMessage(at, body, meta, subject, piece.enqueued_ms))
                     room -= len(body.head) if isinstance(body, LargeBody) else len(body)
         return Page(found, sequence)
 
@@ -198,8 +216,9 @@ class StreamReads:
             waiting.wake_all()
 
     async def _answer_read(self, _: NodeId, fields: list[Any]) -> list[Any]:
-        """[next sequence, messages as rows]."""
-        group_id, queue, sequence, count, size, values, unfiltered = fields
+        """[next sequence, messages as rows, how many more are wanted]."""
+        group_id, queue, sequence, count, size, values, unfiltered, patterns = fields
+        patterns = tuple(patterns)
         wanted = None if values is None else Wanted(frozenset(values), unfiltered)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + HOLD_S
@@ -209,11 +228,12 @@ class StreamReads:
                 self._broker.led(GroupId(group_id))
                 raise _no_stream()
             group, stream = copy
-            page = await self.page(group, stream, sequence, count, size, wanted)
+            page = await self.page(group, stream, sequence, count, size, wanted, patterns)
             sequence = page.next
             left_s = until_s - loop.time()
             if page.messages or left_s <= 0:
-                return [sequence, [packed(each) for each in page.messages]]
+                rows = [packed(each) for each in page.messages]
+                return [sequence, rows, _count_of(stream, patterns, sequence)]
             await asyncio.sleep(0)
             if stream.retained.next <= sequence:
                 await self.news(group, QueueId(queue), sequence, left_s)
@@ -223,13 +243,28 @@ class StreamReader:
     """A cursor over one stream."""
 
     def __init__(
-        self, reads: StreamReads, info: QueueInfo, sequence: int, wanted: Wanted | None = None
+        self,
+        reads: StreamReads,
+        info: QueueInfo,
+        sequence: int,
+        wanted: Wanted | None = None,
+        patterns: Patterns = (),
     ) -> None:
+        """`patterns`: of the subjects that it wants; none: all."""
         self.info = info
         self.sequence = sequence  # the next one that it wants
+        self.heard_s: float | None = None  # when the stream's state was known last
+        self._behind = 0  # of what is wanted, as the leader said
+        self._patterns = patterns
         self._reads = reads
         self._cluster, self._peer_rpc = reads.cluster, reads.peer_rpc
         self._wanted = wanted
+
+    @property
+    def behind(self) -> int:
+        """How many messages it has yet to read, as far as is known here."""
+        copy = self._reads.copy(self.info.group, self.info.queue)
+        return self._behind if copy is None else _count_of(copy[1], self._patterns, self.sequence)
 
     async def next(self, count: int, size: int) -> list[StreamMessage]:
         """What comes next: at least one message, when there is one. At most so many, and so many
@@ -250,9 +285,12 @@ class StreamReader:
         if copy is None:
             return await self._from_leader(count, size)
         group, stream = copy
+        self._heard()
         if stream.retained.next > sequence:
             try:
-                return await reads.page(group, stream, sequence, count, size, self._wanted)
+                return await reads.page(
+                    group, stream, sequence, count, size, self._wanted, self._patterns
+                )
             except Refused:
                 return await self._from_leader(count, size)
         await reads.news(group, info.queue, sequence, LOOK_S)
@@ -269,13 +307,23 @@ class StreamReader:
         try:
             if leader is None:
                 raise Elsewhere(None)
-            sequence, rows = await self._peer_rpc.request(
-                leader, "stream_read", *where, values, unfiltered, wait_s=HOLD_S + ANSWER_S_MAX
+            sequence, rows, self._behind = await self._peer_rpc.request(
+                leader,
+                "stream_read",
+                *where,
+                values,
+                unfiltered,
+                self._patterns,
+                wait_s=HOLD_S + ANSWER_S_MAX,
             )
         except (Elsewhere, OutcomeUnknown, Refused):  # it changes, or is not there yet, or is gone
             await asyncio.sleep(RETRY_S)
             return None
+        self._heard()
         return Page([unpacked(row) for row in rows], sequence)
+
+    def _heard(self) -> None:
+        self.heard_s = asyncio.get_running_loop().time()
 
 
 class _Waiting:
@@ -343,15 +391,23 @@ def read(group: GroupLike, ref: BodyRef) -> Sequence[tuple[Body, Any]] | None:
     return [(b"", MARKER)] * ref.count if is_marker(ref) else group.read_bodies(ref)
 
 
-def _next_pieces(stream: Stream, sequence: int, count: int, size: int) -> tuple[list[Piece], int]:
+def _next_pieces(
+    stream: Stream, sequence: int, count: int, size: int, meant: _Meant | None
+) -> tuple[list[Piece], int]:
     """Where the next living messages lie, neighbours of each other; and the sequence behind them.
     At most so many, and of so many bytes unless it is one.
     """
     retained = stream.retained
-    first = retained.next_live(sequence)
-    if not first:
-        return [], max(sequence, retained.next)
-    last = retained.live_end(first, first + count - 1)
+    if meant is None:
+        first = retained.next_live(sequence)
+        if not first:
+            return [], max(sequence, retained.next)
+        last = retained.live_end(first, first + count - 1)
+    else:
+        first = meant.finder.next_of(retained, meant.filter, sequence)
+        if not 0 < first < meant.end:
+            return [], max(sequence, meant.end)
+        last = retained.run_of(meant.filter, first, min(first + count, meant.end) - 1)
     room, end = size, first
     for number, each in enumerate(retained.sizes_of(first, last), first):
         end = number
@@ -359,6 +415,11 @@ def _next_pieces(stream: Stream, sequence: int, count: int, size: int) -> tuple[
         if room <= 0:
             break
     return list(retained.pieces(first, end)), end + 1
+
+
+def _count_of(stream: Stream, patterns: Patterns, sequence: int) -> int:
+    """Of patterns that do not overlap: how many messages they mean from there on."""
+    return sum(stream.count_of(each, sequence) for each in patterns or (b">",))
 
 
 def _lives(group: GroupLike, queue: QueueId, piece: Piece) -> bool:
@@ -389,18 +450,19 @@ def _filter_value(meta: bytes) -> str | None:
 
 def packed(message: StreamMessage) -> list[Any]:
     """As CBOR can hold it."""
-    sequence, body, meta, subject = message
+    sequence, body, meta, subject, stored_ms = message
     return [
         sequence,
         [body.head, body.parts] if isinstance(body, LargeBody) else body,
         meta,
         subject,
+        stored_ms,
     ]
 
 
 def unpacked(row: list[Any]) -> StreamMessage:
-    sequence, body, meta, subject = row
+    sequence, body, meta, subject, stored_ms = row
     if type(body) is not bytes:
         head, parts = body
         body = LargeBody(head, tuple([(index, offset, size) for index, offset, size in parts]))
-    return StreamMessage(sequence, body, meta, subject)
+    return StreamMessage(sequence, body, meta, subject, stored_ms)

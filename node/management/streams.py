@@ -15,7 +15,7 @@ from node.management.context import DONE, Call, Endpoint, Response
 from node.management.errors import ApiError, bad_request
 from node.management.messages import encoded
 from node.management.paging import listed, listed_as_is
-from node.protocols.nats.jetstream import given, shown, stream_config
+from node.protocols.nats.jetstream import given, origins, shown, stream_config
 from node.protocols.nats.jetstream.errors import NO_MESSAGE
 from node.protocols.nats.jetstream.errors import ApiError as StreamError
 from node.protocols.nats.jetstream.requests import Call as Request
@@ -27,6 +27,7 @@ Json = dict[str, Any]
 _CONFLICTS: Final = frozenset({10058, 10065, 10013, 10100, 10148})
 _BUG: Final = 10051
 _FILTERS: Final = ("filter_subject", "filter_subjects")
+_SHOWN: Final = ("config", "created", "state", "cluster", "mirror", "sources", "ts")
 _GET_WORDS: Final = ("seq", "last_by_subj", "next_by_subj", "start_time")
 
 
@@ -95,7 +96,7 @@ async def one_stream(call: Call) -> Json:
         asked["deleted_details"] = True
     found = await ask(call, "STREAM.INFO", asked)
     named: Json = {"name": call.names["stream"], "vhost": call.vhost}
-    return named | {key: found[key] for key in ("config", "created", "state", "cluster", "ts")}
+    return named | {key: found[key] for key in _SHOWN if key in found}
 
 
 def _wanted(call: Call) -> Json:
@@ -103,7 +104,7 @@ def _wanted(call: Call) -> Json:
     access = call.access
     access.check("configure", "queue", call.names["stream"])
     wanted = _given(call, given.of_stream)
-    for subject in call.body.words("subjects", []):
+    for subject in (*call.body.words("subjects", []), *origins.names_of(wanted)):
         access.check("read", "queue", subject)
     return wanted
 

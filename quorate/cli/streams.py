@@ -48,6 +48,13 @@ Subjects = Annotated[
     list[str] | None,
     typer.Option("--subject", help="What it stores, such as 'orders.>'; repeatable."),
 ]
+Mirror = Annotated[
+    str | None, typer.Option("--mirror", metavar="STREAM", help="It is a mirror of this stream.")
+]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option("--source", metavar="STREAM", help="It takes in this stream; repeatable."),
+]
 Filters = Annotated[
     list[str] | None,
     typer.Option("--filter", help="Only these subjects, such as 'orders.*.paid'; repeatable."),
@@ -131,7 +138,42 @@ _CURSOR_DEFAULTS: Row = {
 
 
 #: Of a stream's settings, what is shown by itself, or by where the copies are.
-_APART = ("name", "subjects", "description", "num_replicas")
+_APART = ("name", "subjects", "description", "num_replicas", "mirror", "sources")
+
+
+def _wanted(
+    settings: list[str] | None,
+    subjects: list[str] | None,
+    mirror: str | None,
+    sources: list[str] | None,
+) -> dict[str, Any]:
+    return (
+        _settings(settings)
+        | ({"subjects": subjects} if subjects else {})
+        | ({"mirror": {"name": mirror}} if mirror else {})
+        | ({"sources": [{"name": each} for each in sources]} if sources else {})
+    )
+
+
+def _follows(row: Row) -> list[str]:
+    """The streams that it takes from, and how far it is."""
+    config, mirror = row["config"], row.get("mirror")
+    known = {each["name"]: each for each in [*([mirror] if mirror else row.get("sources") or ())]}
+    words: list[str] = []
+    for kind, given in (
+        *([("mirror of", config["mirror"])] if config.get("mirror") else ()),
+        *(("source", each) for each in config.get("sources") or ()),
+    ):
+        name = given["name"]
+        subject = given.get("filter_subject")
+        about = known.get(name, {})
+        words.append(
+            f"{kind} {name}"
+            + (f" ({subject})" if subject else "")
+            + (f" ({about['lag']:,} behind)" if about.get("lag") else "")
+            + (f": {about['error']['description']}" if about.get("error") else "")
+        )
+    return words
 
 
 def _leader(row: Row) -> str:
@@ -170,7 +212,8 @@ def _about(row: Row) -> dict[str, Any]:
         "stream": row["name"],
         "vhost": row["vhost"],
         "description": config.get("description"),
-        "subjects": config["subjects"],
+        "subjects": config.get("subjects"),
+        "follows": _follows(row),
         "messages": held,
         "sequences": sequences,
         "stored (UTC)": f"{from_} to {to}" if from_ else None,
@@ -219,22 +262,26 @@ def stream_add(
     stream: Stream,
     settings: Settings = None,
     subjects: Subjects = None,
+    mirror: Mirror = None,
+    sources: Sources = None,
     vhost: Vhost = "/",
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 30.0,
 ) -> int:
     """Make a stream, or make sure that it exists like this: `quorate stream add orders --subject
-    'orders.>' max_age=24h`. Without a subject it stores what is published to its own name.
+    'orders.>' max_age=24h`. Without a subject it stores what is published to its own name; or what
+    the streams have that it mirrors or takes in.
     """
-    body = _settings(settings) | ({"subjects": subjects} if subjects else {})
+    body = _wanted(settings, subjects, mirror, sources)
     created = with_api(
         url,
         lambda api: api.put("streams", vhost, stream, body=body),
         timeout=timeout,
         missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
     )
-    stores = cell(body.get("subjects") or stream)
+    follows = _follows({"config": body})
+    stores = cell(follows or body.get("subjects") or stream)
     words = f"stream {stream}: {'made' if created else 'exists already'}; it stores {stores}"
     return done(as_json, words, stream=stream, vhost=vhost, created=created)
 
@@ -244,16 +291,17 @@ def stream_edit(
     stream: Stream,
     settings: Settings = None,
     subjects: Subjects = None,
+    sources: Sources = None,
     yes: Yes = False,
     vhost: Vhost = "/",
     url: Url = None,
     as_json: Json = False,
     timeout: Timeout = 30.0,
 ) -> int:
-    """Change some settings of a stream; KEY= without a value is the default again. It asks first
-    where messages that are there may go at once.
+    """Change some settings of a stream; KEY= without a value is the default again, and `mirror=`
+    ends what it was a mirror of. It asks first where messages that are there may go at once.
     """
-    body = _settings(settings) | ({"subjects": subjects} if subjects else {})
+    body = _wanted(settings, subjects, None, sources)
     if not body:
         raise CommandError("what shall change? such as max_age=24h or --subject 'orders.>'", 2)
     missing = _no_stream(stream, vhost)
@@ -305,7 +353,7 @@ def stream_list(
         {
             "stream": lambda row: row["name"],
             "vhost": lambda row: row["vhost"],
-            "subjects": lambda row: row["config"]["subjects"],
+            "subjects": lambda row: [*row["config"].get("subjects", ()), *_follows(row)],
             "messages": lambda row: _state(row, "messages"),
             "bytes": lambda row: _state(row, "bytes"),
             "last": lambda row: _state(row, "last_seq"),

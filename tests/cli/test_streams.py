@@ -17,7 +17,7 @@ from nats.js.client import JetStreamContext
 from quorate.cli import run
 from tests.node.nodes import Nodes
 from tests.testkit.threads import in_a_thread
-from tests.testkit.waiting import WAIT_S
+from tests.testkit.waiting import WAIT_S, wait_until
 
 Output = pytest.CaptureFixture[str]
 
@@ -104,6 +104,27 @@ def test_a_stream_is_made_listed_changed_and_deleted(capsys: Output, nodes: Node
     assert run(["stream", "delete", "orders", "--yes"]) == 0
     assert run(["stream", "list"]) == 0
     assert "`quorate stream add" in capsys.readouterr().err
+
+
+def test_streams_follow_others(capsys: Output, nodes: Nodes):
+    assert run(["stream", "add", "orders", "--subject", "orders.*"]) == 0
+    assert run(["stream", "add", "copy", "--mirror", "orders"]) == 0
+    assert "it stores mirror of orders" in capsys.readouterr().err
+    more = ["--source", "orders", "--source", "none"]
+    assert run(["stream", "add", "all", "--subject", "own", *more]) == 0
+    filled(nodes, 4)
+
+    def followed() -> bool:
+        rows = {row["name"]: row for row in rows_of(capsys, "stream", "list")}
+        return rows["copy"]["state"]["messages"] == rows["all"]["state"]["messages"] == 4
+
+    wait_until(followed)
+    shown = {row[0]: row for row in lines_of(capsys, "stream", "list")}
+    assert shown["copy"][2] == "mirror of orders"
+    about = dict(lines_of(capsys, "stream", "show", "all"))
+    assert about["follows"] == "source orders, source none: stream not found"
+    assert run(["stream", "edit", "copy", "mirror=", "--subject", "mine"]) == 0
+    assert "follows" not in dict(lines_of(capsys, "stream", "show", "copy"))
 
 
 def test_messages_are_shown_and_dropped(capsys: Output, nodes: Nodes):

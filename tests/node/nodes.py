@@ -136,8 +136,8 @@ class Nodes:
 
         def there() -> bool:
             for node in self.nodes.values():
-                copy = node.cluster.groups[group]
-                if copy.ready and node.cluster.node != name:
+                copy = node.cluster.groups.get(group)
+                if copy is not None and copy.ready and node.cluster.node != name:
                     copy.transfer(NodeId(name))
             return self.nodes[name].cluster.groups[group].ready
 

@@ -516,7 +516,7 @@ class Appending:
         if asked.get(ASKED_STREAM, self.identity.name) != self.identity.name:
             return errors.WRONG_STREAM, last
         message_id: str = asked.get(ASKED_ID, "")
-        if message_id and (known := self.ids.find(message_id)):
+        if message_id and settings.dedup_window_ms and (known := self.ids.find(message_id)):
             return errors.DUPLICATE if ahead is None else errors.DUPLICATE_IN_A_BATCH, known
         if ahead is not None and (code := _objection_within(subject, asked, last, ahead)):
             return code, last

@@ -126,7 +126,7 @@ class Following:
         """
         settings = self.settings
         allowed: dict[int, Any] = {}
-        if ASKED_ID in asked and settings.mirror is None:
+        if ASKED_ID in asked and settings.mirror is None and settings.dedup_window_ms:
             allowed[ASKED_ID] = asked[ASKED_ID]
         if ASKED_TTL_MS in asked and settings.message_ttl:
             allowed[ASKED_TTL_MS] = asked[ASKED_TTL_MS]

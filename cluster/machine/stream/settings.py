@@ -80,7 +80,7 @@ class StreamSettings:
     consumers_max: int | None = None
     discard_new: bool = False
     discard_new_per_subject: bool = False
-    dedup_window_ms: int = DEDUP_WINDOW_MS
+    dedup_window_ms: int = DEDUP_WINDOW_MS  # 0: ids mean nothing
     first_seq: int = 1
     sealed: bool = False
     deny_delete: bool = False
@@ -132,6 +132,8 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
     window_ms = _ms(config.get("duplicate_window"))
     if window_ms is None:
         window_ms = min(DEDUP_WINDOW_MS, max_age_ms or DEDUP_WINDOW_MS)
+        if config.get("mirror") or config.get("sources"):
+            window_ms = 0
     return StreamSettings(
         subjects=_subjects(config.get("subjects")),
         retention=cast(Retention, _one_of(RETENTIONS, config.get("retention"))),

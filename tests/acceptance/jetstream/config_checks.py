@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Any
 
 from tests.acceptance.jetstream.visit import MS, Json, S, Visit
-from tests.acceptance.rows.suite import needs
 
 
 def refuse_streams(js: Visit, cases: dict[str, tuple[int, Json]]) -> None:
@@ -150,7 +150,6 @@ def n2_stream_consumer_limits(js: Visit) -> None:
     )
 
 
-@needs("mirrors")
 def n2_stream_mirror(js: Visit) -> None:
     """A mirror has what another stream has, under the same sequences."""
     stream = js.stream()
@@ -163,7 +162,6 @@ def n2_stream_mirror(js: Visit) -> None:
     js.refused(f"STREAM.CREATE.{name}x", body, 10034)
 
 
-@needs("mirrors")
 def n2_stream_sources(js: Visit) -> None:
     """A stream takes in what others have."""
     first, second = js.stream(), js.stream()
@@ -173,6 +171,85 @@ def n2_stream_sources(js: Visit) -> None:
     js.created({"name": name, "sources": [{"name": first}, {"name": second}]})
     js.until(lambda: js.state(name)["messages"] == 2, "it does not take them in")
     js.refused(f"STREAM.CREATE.{name}x", {"name": f"{name}x", "sources": [{"name": ""}]}, 10141)
+
+
+def n2_stream_mirror_config(js: Visit) -> None:
+    """What a mirror may not have, and what it may not become."""
+    stream = js.stream()
+    mirror: Json = {"name": stream}
+    change = {"src": "a.*", "dest": "b.$2"}
+    for number, given in (
+        (10142, {"mirror": {"name": "a.b"}}),
+        (10142, {"mirror": {}}),
+        (10031, {"mirror": mirror, "sources": [mirror]}),
+        (10143, {"mirror": mirror, "first_seq": 5}),
+        (10198, {"mirror": mirror, "allow_atomic": True}),
+        (10209, {"mirror": mirror, "allow_batched": True}),
+        (10052, {"mirror": mirror, "subject_delete_marker_ttl": S}),
+        (10049, {"mirror": {**mirror, "filter_subject": "a..b"}}),
+        (10154, {"mirror": {**mirror, "subject_transforms": [change]}}),
+        (10025, {"mirror": {**mirror, "opt_start_time": "noon"}}),
+        (10052, {"mirror_direct": True}),
+    ):
+        name = js.name()
+        js.refused(f"STREAM.CREATE.{name}", {"name": name, **given}, number)
+    name = js.name()
+    js.refused(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": name}}, 10052)
+    js.created({"name": name, "mirror": mirror})
+    js.refused(f"STREAM.UPDATE.{name}", {"name": name, "mirror": {"name": "other"}}, 10055)
+    assert "mirror" not in js.got(f"STREAM.UPDATE.{name}", {"name": name})["config"]
+    js.refused(f"STREAM.UPDATE.{name}", {"name": name, "mirror": mirror}, 10055)
+
+
+def n2_stream_mirror_of_a_part(js: Visit) -> None:
+    """It begins where it is told to, and has gaps where nothing is wanted."""
+    stream = js.stream()
+    for number in range(6):
+        js.publish(f"{stream}.{number % 2}", b"x")
+    start, part = js.name(), js.name()
+    js.created({"name": start, "mirror": {"name": stream, "opt_start_seq": 3}})
+    wanted = {"name": stream, "filter_subject": f"{stream}.1"}
+    js.created({"name": part, "mirror": wanted})
+    js.until(lambda: js.state(start)["messages"] == 4, "it does not follow")
+    js.until(lambda: js.state(part)["messages"] == 3, "it does not follow")
+    assert (js.state(start)["first_seq"], js.state(start)["last_seq"]) == (3, 6)
+    assert (js.state(part)["first_seq"], js.state(part)["num_deleted"]) == (2, 2)
+    about = js.info(part)["mirror"]
+    assert (about["name"], about["filter_subject"]) == (stream, f"{stream}.1")
+
+
+def n2_stream_sources_config(js: Visit) -> None:
+    """What cannot be taken in."""
+    stream, name = js.stream(), js.name()
+    source: Json = {"name": stream}
+    change = {"src": "a.*", "dest": "b.$1"}
+    for number, sources in (
+        (10141, [{"name": "a.b"}]),
+        (10140, [source, source]),
+        (10144, [{**source, "filter_subject": "a.b", "subject_transforms": [change]}]),
+        (10147, [{**source, "subject_transforms": [change, {"src": "a.b", "dest": "c"}]}]),
+        (10145, [{**source, "subject_transforms": [{"src": "a..", "dest": "c"}]}]),
+        (10052, [{"name": name}]),
+    ):
+        js.refused(f"STREAM.CREATE.{name}", {"name": name, "sources": sources}, number)
+    js.created({"name": name, "sources": [source]})
+    body: Json = {"name": stream, "subjects": [stream], "sources": [{"name": name}]}
+    js.refused(f"STREAM.UPDATE.{stream}", body, 10052)
+
+
+def n2_stream_sources_say_where(js: Visit) -> None:
+    """A header names the stream, the sequence and the subject there, and what was made of it."""
+    stream, name = js.stream(), js.name()
+    js.fill(stream, "a")
+    change = {"src": stream, "dest": f"{stream}.new"}
+    js.created({"name": name, "sources": [{"name": stream, "subject_transforms": [change]}]})
+    js.until(lambda: js.state(name)["messages"] == 1, "it does not take it in")
+    message = js.got(f"STREAM.MSG.GET.{name}", {"seq": 1})["message"]
+    assert message["subject"] == f"{stream}.new"
+    where = f"Nats-Stream-Source: {stream} 1 {stream} {stream}.new {stream}"
+    assert where.encode() in b64decode(message["hdrs"])
+    (about,) = js.info(name)["sources"]
+    assert (about["name"], about["subject_transforms"]) == (stream, [change])
 
 
 def n2_stream_republish(js: Visit) -> None:

@@ -28,12 +28,6 @@ WAIT_S = 30.0
 NEEDS = {
     "cluster": "several nodes",
     "users": "a server of its own, with users that may do little",
-    **{
-        word: f"{what}, which docs/nats.md lists as not there yet"
-        for word, what in {
-            "mirrors": "mirrors and sources",
-        }.items()
-    },
 }
 #: What every node offers that is there.
 OFFERED = frozenset({"cluster", "users"})

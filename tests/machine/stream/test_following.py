@@ -161,15 +161,15 @@ def test_of_a_source_that_goes_nothing_is_remembered():
     assert not s.changed, "it follows the same"
 
 
-def test_ids_hold_for_what_is_sourced_and_not_for_what_is_mirrored():
-    s = sourcing()
+def test_ids_hold_for_what_is_sourced_where_there_is_a_window_and_not_for_what_is_mirrored():
+    s = sourcing(duplicate_window=1_000_000)
     asked = {ASKED_ID: "i", ASKED_LAST: 77}
     assert taken(s, 0, 2, 1, 2, asked=asked).answers[1] == [errors.DUPLICATE, 1]
     assert s.held() == {1: "a"}
 
-    s = mirror()
-    taken(s, 0, 2, 1, 2, asked=asked)
-    assert s.held() == {1: "a", 2: "a"}
+    for s in (mirror(duplicate_window=1_000_000), sourcing()):
+        taken(s, 0, 2, 1, 2, asked=asked)
+        assert s.held() == {1: "a", 2: "a"}
 
 
 def test_a_full_stream_takes_the_rest_later():

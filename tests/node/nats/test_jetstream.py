@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -681,6 +682,162 @@ class TestWhatRestsOnIt:
 
         found = [number_of(await subscription.next_msg(WAIT_S)) for _ in range(3)]
         assert found == [7, 8, 9]
+
+
+class TestFollowing:
+    async def has(self, js: JetStreamContext, name: str, messages: int) -> dict[str, Any]:
+        """Once it has so many."""
+
+        async def look() -> dict[str, Any] | None:
+            found = await api(js, f"STREAM.INFO.{name}")
+            return found if found["state"]["messages"] == messages else None
+
+        return await until(look)
+
+    async def got(self, js: JetStreamContext, name: str, seq: int) -> tuple[Any, ...]:
+        """Subject, header block, body, time."""
+        found = (await api(js, f"STREAM.MSG.GET.{name}", seq=seq))["message"]
+        block, body = (base64.b64decode(found.get(each, "")) for each in ("hdrs", "data"))
+        return found["subject"], block, body, found["time"]
+
+    async def test_a_mirror_has_the_same_messages(self, contexts: list[JetStreamContext]):
+        js, there = contexts[0], contexts[1]
+        await add_stream(js, "S", "s.*", allow_direct=True)
+        await published(js, "s.a", 5)
+        await js.publish("s.b", b"b", headers={"Nats-Msg-Id": "i", "Nats-Expected-Stream": "S"})
+        await js.delete_msg("S", 2)
+
+        about = await api(js, "STREAM.CREATE.M", name="M", mirror={"name": "S"})
+        assert about["config"]["mirror"] == {"name": "S"}
+        assert about["config"]["mirror_direct"]
+        await published(js, "s.a", 2, first=7)
+
+        found = await self.has(there, "M", 7)
+        assert (found["state"]["first_seq"], found["state"]["last_seq"]) == (1, 8)
+        assert [await self.got(there, "M", n) for n in (1, 6, 8)] == [
+            await self.got(there, "S", n) for n in (1, 6, 8)
+        ]
+        assert found["mirror"]["name"] == "S"
+        assert found["mirror"]["lag"] == 0
+        assert found["mirror"]["active"] >= 0
+        assert (await refused(js.publish("s.a", headers={"Nats-Expected-Stream": "M"}))) == 10060
+
+        subscription = await there.pull_subscribe("s.b", stream="M", durable="c")
+        (message,) = await subscription.fetch(1)
+        assert number_of(message) == 6
+        await message.ack_sync()
+
+        changed = await api(js, "STREAM.UPDATE.M", name="M", mirror={"name": "T"})
+        assert changed["error"]["err_code"] == 10055
+        about = await api(js, "STREAM.UPDATE.M", name="M", subjects=["m"])
+        assert "mirror" not in about
+        assert (await js.publish("m")).seq == 9, "it goes on by itself"
+        await published(js, "s.a", 1, first=9)
+        assert (await self.got(there, "M", 9))[0] == "m"
+
+    async def test_sources_are_taken_in_with_where_they_come_from(
+        self, contexts: list[JetStreamContext]
+    ):
+        js = contexts[2]
+        await add_stream(js, "S", "s.>")
+        await add_stream(js, "T", "t.>")
+        await published(js, "s.a", 2)
+        await js.publish("s.b.c", b"c", headers={"A": "b"})
+        changed = [{"src": "t.*", "dest": "u.$1"}]
+        sources = [
+            {"name": "S", "filter_subject": "s.b.*"},
+            {"name": "T", "subject_transforms": changed, "opt_start_seq": 2},
+        ]
+        about = await api(js, "STREAM.CREATE.A", name="A", subjects=["own"], sources=sources)
+        assert about["config"]["sources"] == sources
+        await self.has(js, "A", 1)
+        await published(js, "t.x", 3)
+        await self.has(js, "A", 3)
+        await js.publish("own")
+
+        subject, block, body, _ = await self.got(js, "A", 1)
+        where = b"Nats-Stream-Source: S 3 s.b.* > s.b.c"
+        assert (subject, body) == ("s.b.c", b"c")
+        assert block == b"NATS/1.0\r\nA: b\r\n%b\r\n\r\n" % where
+        subject, block, body, _ = await self.got(js, "A", 2)
+        assert (subject, body) == ("u.x", b"1")
+        assert block == b"NATS/1.0\r\nNats-Stream-Source: T 2 t.* u.$1 t.x\r\n\r\n"
+        found = await self.has(js, "A", 4)
+        assert [(each["name"], each["lag"]) for each in found["sources"]] == [("S", 0), ("T", 0)]
+        assert found["sources"][1]["subject_transforms"] == changed
+
+        await api(js, "STREAM.CREATE.B", name="B", sources=[{"name": "A"}])
+        await self.has(js, "B", 4)
+        subject, block, _, _ = await self.got(js, "B", 1)
+        assert block.count(b"Nats-Stream-Source") == 1
+        assert b"A 1 > > s.b.c" in block
+        sources = [{"name": "B"}]
+        again = await api(js, "STREAM.UPDATE.A", name="A", subjects=["own"], sources=sources)
+        assert again["error"]["description"] == "detected cycle"
+
+    async def test_what_is_followed_may_come_later_go_and_come_again(
+        self, contexts: list[JetStreamContext]
+    ):
+        js = contexts[1]
+        await api(js, "STREAM.CREATE.M", name="M", mirror={"name": "S"})
+        await api(js, "STREAM.CREATE.A", name="A", sources=[{"name": "S"}])
+
+        async def error(name: str) -> Any:
+            found = await api(js, f"STREAM.INFO.{name}")
+            return (found.get("mirror") or found["sources"][0]).get("error")
+
+        async def is_missed() -> bool:
+            return all([(await error(name) or {}).get("err_code") == 10059 for name in "MA"])
+
+        await until(is_missed)
+        await add_stream(js, "S", "s")
+        await published(js, "s", 3)
+        for name in "MA":
+            await self.has(js, name, 3)
+            assert await error(name) is None
+        await js.purge_stream("S")
+        await published(js, "s", 1, first=4)
+        for name in "MA":
+            await self.has(js, name, 4)
+
+        await js.delete_stream("S")
+        await until(is_missed)
+        await add_stream(js, "S", "s")
+        await published(js, "s", 4)
+        assert (await self.has(js, "A", 8))["state"]["last_seq"] == 8
+
+        async def says_so() -> bool:
+            return "was made again" in (await error("M") or {}).get("description", "")
+
+        await until(says_so)
+        await published(js, "s", 2, first=5)
+        found = await self.has(js, "M", 6)
+        assert found["state"]["last_seq"] == 6, "it goes on behind what it has"
+
+        async def is_content() -> bool:
+            return await error("M") is None
+
+        await until(is_content)
+        assert (await self.got(js, "M", 4))[3] < (await self.got(js, "M", 5))[3]
+
+    async def test_a_full_stream_takes_the_rest_when_there_is_room(
+        self, contexts: list[JetStreamContext]
+    ):
+        js = contexts[0]
+        await add_stream(js, "S", "s")
+        await published(js, "s", 5)
+        full = {"discard": "new", "max_msgs": 3}
+        await api(js, "STREAM.CREATE.A", name="A", sources=[{"name": "S"}], **full)
+
+        async def waits() -> bool:
+            (source,) = (await api(js, "STREAM.INFO.A"))["sources"]
+            return "full" in source.get("error", {}).get("description", "")
+
+        await self.has(js, "A", 3)
+        await until(waits)
+        await js.purge_stream("A")
+        found = await self.has(js, "A", 2)
+        assert found["state"]["last_seq"] == 5
 
 
 async def test_who_may_not_publish_to_the_api_may_not_ask_it(three: Three):

@@ -37,7 +37,7 @@ from cluster.types import LargeBody, NodeId
 from node.errors import BrokerError, Elsewhere
 from node.messages.subjects import is_subject
 from node.peer_rpc import PeerRpc
-from node.protocols.nats.jetstream import consumer_config, fields, shown, stream_config
+from node.protocols.nats.jetstream import consumer_config, fields, origins, shown, stream_config
 from node.protocols.nats.jetstream.errors import (
     NO_MESSAGE,
     ApiError,
@@ -475,9 +475,10 @@ class Api:
 
     def stream_row(self, info: QueueInfo, stream: Stream, group: Json, **more: Any) -> Json:
         """As this node's copy has it; `group` is its `cluster_row`."""
-        return shown.stream(
+        found = shown.stream(
             info.stream or {}, stream.state(), group, self._cluster.now_ms(), **more
         )
+        return found | self._leading.following.shown(info)
 
     def cluster_row(self, group: GroupLike) -> Json:
         """Of a group that has a copy here."""
@@ -500,15 +501,23 @@ class Api:
         if fields.text(given, "name") != asked.call.stream:
             raise known(10056)
         config = stream_config.stream_config(given)
+        origins.check_others(config, lambda name: self._config_known(asked.vhost, name))
         if fields.flag(given, "pedantic"):
             fields.check_pedantic(given, config)
         return config
+
+    def _config_known(self, vhost: str, name: str) -> Mapping[str, Any] | None:
+        info = self._stream(vhost, name)
+        return None if info is None else info.stream
 
     async def _create_stream(self, asked: Asked) -> Json:
         config = self._config_of(asked)
         vhost, name = asked.vhost, asked.call.stream
         if config["sealed"]:
             raise invalid_stream("stream configuration for create can not be sealed")
+        if config.get("mirror"):
+            other = self._config_known(vhost, config["mirror"]["name"]) or {}
+            config["mirror_direct"] |= bool(other.get("allow_direct"))
         if self._is_there(vhost, name, config):
             return await self._info_of(vhost, name) | {"did_create": True}
         config[stream_config.CREATED] = self._cluster.now_ms()

@@ -206,7 +206,8 @@ def _rows(feed: Feed, fetching: Fetching) -> Iterable[Sequence[Any]]:
             subject_id = id_at(sequence)
             if subject_id:  # else it was deleted since
                 body = b"" if headers_only else body
-                message = StreamMessage(sequence, body, meta, name_of(subject_id))
+                subject, stored_ms = name_of(subject_id), stream.retained.time_of(sequence)
+                message = StreamMessage(sequence, body, meta, subject, stored_ms)
                 yield packed(message), chunk.delivery_count
 
 

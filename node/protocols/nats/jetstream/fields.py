@@ -102,6 +102,17 @@ def part(given: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value)
 
 
+def parts(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    value = given.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(
+        isinstance(each, dict) for each in cast("list[Any]", value)
+    ):
+        raise _wrong(name, "list of objects")
+    return cast("list[dict[str, Any]]", value)
+
+
 def metadata(given: Mapping[str, Any]) -> dict[str, str]:
     found = part(given, "metadata") or {}
     if not all(isinstance(each, str) for each in found.values()):

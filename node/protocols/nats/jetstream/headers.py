@@ -6,6 +6,7 @@ A block is the bytes of the wire, from `NATS/1.0` to the empty line, and stays s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from cluster.machine.stream.settings import (
@@ -88,6 +89,21 @@ def asked(block_: bytes) -> Asked:
         found[ASKED_TTL_MS] = ttl_ms_of(ttl)
     schedule = given if b"Nats-Schedule" in block_ else None
     return Asked(found or None, part, given.get(b"Nats-Incr") or None, schedule)
+
+
+def copied(block: bytes) -> dict[int, Any]:
+    """What a message asks for that comes from another stream, which took it."""
+    with suppress(ApiError):
+        return asked(block).attrs or {}
+    return {}
+
+
+def without(block: bytes, *names: bytes) -> bytes:
+    """Less the headers whose names begin so."""
+    if not any(name in block for name in names):
+        return block
+    first, *rest = block.split(b"\r\n")
+    return b"\r\n".join([first, *(line for line in rest if not line.startswith(names))])
 
 
 def _part(given: dict[bytes, bytes]) -> Part | None:

@@ -25,6 +25,7 @@ from node.messages.subjects import is_literal
 from node.protocols.nats.jetstream import consumer_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
+from node.protocols.nats.jetstream.following import Following
 from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import Pin, Pinned
@@ -61,9 +62,12 @@ class _Led:
 class Leading:
     """One a node. Implements `Home` of feeds."""
 
-    def __init__(self, cluster: ClusterNode, post: Post, tasks: Tasks) -> None:
+    def __init__(
+        self, cluster: ClusterNode, post: Post, following: Following, tasks: Tasks
+    ) -> None:
         self.post = post
         self.tasks = tasks
+        self.following = following
         self._cluster = cluster
         self._republishing = Republishing(cluster, post, tasks)
         self._led: dict[QueueId, _Led] = {}
@@ -124,6 +128,7 @@ class Leading:
         if stream is None:
             self._forget(led, CONSUMER_DELETED)
             return
+        self.following.look(led.info, led.group, stream)
         for look in self.on_look:
             look(led.info, stream)
         consumers = stream.consumers
@@ -169,6 +174,7 @@ class Leading:
     def _forget(self, led: _Led, text: str) -> None:
         for feed in list(led.feeds.values()):
             self._end(led, feed, text)
+        self.following.forget(led.info.queue)
         del self._led[led.info.queue]
 
     # --- for requests -----------------------------------------------------------------------------

@@ -7,8 +7,10 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from cluster.cluster_node import ClusterNode
+from node.broker.bodies import Bodies
 from node.broker.ingress import Ingress
 from node.broker.publishing import Publisher
+from node.broker.stream_reads import StreamReads
 from node.dispatch.in_flight import InFlight
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
@@ -16,6 +18,7 @@ from node.protocols.nats.jetstream import requests
 from node.protocols.nats.jetstream.api import Api
 from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
+from node.protocols.nats.jetstream.following import Following
 from node.protocols.nats.jetstream.leading import Leading
 from node.protocols.nats.jetstream.post import Post
 from node.protocols.nats.jetstream.scheduler import Scheduler
@@ -44,13 +47,16 @@ class JetStream:
         subjects: Subjects,
         publisher: Publisher,
         ingress: Ingress,
+        reads: StreamReads,
+        bodies: Bodies,
         peer_rpc: PeerRpc,
         tasks: Tasks,
     ) -> None:
         post = Post(subjects)
         self._cluster = cluster
         self._subjects = subjects
-        self.leading = Leading(cluster, post, tasks)
+        following = Following(cluster, reads, bodies, ingress, tasks)
+        self.leading = Leading(cluster, post, following, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
         self.cursors = Cursors(cluster, peer_rpc, self.leading)
         counting = Counting(cluster, peer_rpc, publisher, tasks)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.transforms import BadTransform, transform_of
 from node.messages.subjects import is_subject
-from node.protocols.nats.jetstream import fields
+from node.protocols.nats.jetstream import fields, origins
 from node.protocols.nats.jetstream.errors import (
     ApiError,
     invalid_json,
@@ -58,11 +58,6 @@ _FLAGS: Final = (
     "allow_msg_counter",
     "allow_msg_schedules",
 )
-#: What is of no effect may be said, all else of these is refused.
-_MISSING: Final = (
-    "mirror",
-    "sources",
-)
 #: What stands for any token, in a destination.
 _FUNCTION: Final = re.compile(r"\{\{[^}]*\}\}|\$\d+")
 #: All that a client may say of a stream; who wrote the protocol passes over the rest.
@@ -83,9 +78,10 @@ FIELDS: Final = frozenset(
         *_LIMITS,
         *_CHOICES,
         *_FLAGS,
-        *_MISSING,
         "subject_transform",
         "republish",
+        "mirror",
+        "sources",
     }
 )
 #: Of these, lengths of time.
@@ -123,13 +119,14 @@ def stream_config(given: Mapping[str, Any]) -> Config:
         config[field] = value
     for field in _FLAGS:
         config[field] = fields.flag(given, field)
-    config["subjects"] = _subjects(given, name)
+    follows = bool(given.get("sources")) or given.get("mirror") is not None
+    config["subjects"] = _subjects(given, "" if follows else name)
     config["num_replicas"] = replicas = fields.number(given, "num_replicas") or 1
     if replicas < 0:
         raise known(10133)
     if replicas > REPLICAS_MAX:
         raise invalid_stream(f"maximum replicas is {REPLICAS_MAX}")
-    _spans(given, config)
+    _spans(given, config, follows=follows)
     _check(config)
     first = fields.number(given, "first_seq")
     if first < 0:
@@ -146,9 +143,7 @@ def stream_config(given: Mapping[str, Any]) -> Config:
         if (value := fields.number(limits, field)) > 0
     }
     _transforms(given, config)
-    for field in _MISSING:
-        if given.get(field):
-            raise not_supported(field)
+    origins.put(given, config, is_name)
     _persist(given, config)
     return config
 
@@ -211,7 +206,8 @@ def _describe(given: Mapping[str, Any], config: Config) -> None:
 
 
 def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
-    subjects = fields.texts(given, "subjects") or [name]
+    """`name`: the one that it has when none is said; empty: none."""
+    subjects = fields.texts(given, "subjects") or ([name] if name else [])
     if len(subjects) > SUBJECTS_MAX:
         raise invalid_stream(f"a stream has at most {SUBJECTS_MAX} subjects")
     encoded = [subject.encode() for subject in subjects]
@@ -229,13 +225,13 @@ def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
     return subjects
 
 
-def _spans(given: Mapping[str, Any], config: Config) -> None:
+def _spans(given: Mapping[str, Any], config: Config, *, follows: bool) -> None:
     age, window = fields.number(given, "max_age"), fields.number(given, "duplicate_window")
     if age < 0 or 0 < age < SPAN_NS_MIN:
         raise invalid_stream("max age needs to be >= 100ms")
-    if not window:
+    if not window and not follows:
         window = min(age, DEDUP_WINDOW_NS) if age else DEDUP_WINDOW_NS
-    if window < SPAN_NS_MIN:
+    if window < SPAN_NS_MIN and (window or not follows):
         raise invalid_stream("duplicates window needs to be >= 100ms")
     if age and window > age:
         raise invalid_stream("duplicates window can not be larger then max age")
@@ -288,6 +284,8 @@ def changed(old: Config, new: Config) -> Config:
         new["retention"],
     ):
         raise fixed("retention policy to/from workqueue")
+    if new.get("mirror") and new["mirror"] != old.get("mirror"):
+        raise known(10055)
     if old["sealed"] and not new["sealed"]:
         raise invalid_stream("stream configuration update can not unseal a sealed stream")
     for flag, what in (("deny_delete", "deny message deletes"), ("deny_purge", "deny purge")):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.protocols.nats.jetstream import consumer_config, stream_config
+from node.protocols.nats.jetstream import consumer_config, origins, stream_config
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.times import NS_PER_S
 
@@ -80,7 +80,9 @@ class TestStreams:
             {"discard_new_per_subject": True},
             {"discard_new_per_subject": True, "discard": "new"},
             {"subject_delete_marker_ttl": MS},
-            {"mirror": {"name": "T"}},
+            {"mirror": {"name": "T"}, "subject_delete_marker_ttl": NS_PER_S},
+            {"mirror": {"name": "T", "external": {"api": "$JS.hub.API"}}},
+            {"mirror_direct": True},
             {"allow_msg_counter": True},
         ],
     )
@@ -100,6 +102,87 @@ class TestStreams:
     )
     def test_of_the_wrong_type_it_is_no_json_of_a_stream(self, given: dict[str, Any]):
         assert number_of(stream, **given) == 10025
+
+    @pytest.mark.parametrize(
+        ("mirror", "source", "given"),
+        [
+            (10142, 10141, {"name": "a.b"}),
+            (10142, 10141, {}),
+            (10025, 10025, {"name": 1}),
+            (10025, 10025, {"name": "T", "opt_start_time": "noon"}),
+            (10025, 10025, {"name": "T", "opt_start_seq": -2}),
+            (10049, 10049, {"name": "T", "filter_subject": "a..b"}),
+            (10049, 10049, {"name": "T", "filter_subject": "a\r\nb"}),
+            (
+                10150,
+                10144,
+                {
+                    "name": "T",
+                    "filter_subject": "a",
+                    "subject_transforms": [{"src": "a", "dest": "b"}],
+                },
+            ),
+            (10151, 10145, {"name": "T", "subject_transforms": [{"src": "a..", "dest": "b"}]}),
+            (10154, 10146, {"name": "T", "subject_transforms": [{"src": "a.*", "dest": "b.$2"}]}),
+            (10154, 10146, {"name": "T", "subject_transforms": [{"src": "a", "dest": "b c"}]}),
+            (
+                10152,
+                10147,
+                {
+                    "name": "T",
+                    "subject_transforms": [{"src": "a.*", "dest": ""}, {"src": "a.b", "dest": "c"}],
+                },
+            ),
+        ],
+    )
+    def test_what_is_followed_is_checked(self, mirror: int, source: int, given: dict[str, Any]):
+        assert number_of(stream, mirror=given) == mirror
+        assert number_of(stream, sources=[given]) == source
+
+    def test_a_mirror_has_nothing_of_its_own(self):
+        mirror = {"name": "T"}
+        for number, given in {
+            10034: {"subjects": ["a"]},
+            10031: {"sources": [mirror]},
+            10143: {"first_seq": 5},
+            10198: {"allow_atomic": True},
+            10209: {"allow_batched": True},
+            10173: {"allow_msg_counter": True},
+        }.items():
+            assert number_of(stream, mirror=mirror, **given) == number
+        found = stream_config.shown(stream(mirror=mirror, mirror_direct=True))
+        assert found["mirror"] == mirror
+        assert not found.keys() & {"subjects", "duplicate_window"}
+
+    def test_no_source_is_there_twice(self):
+        one = {"name": "T", "filter_subject": "a"}
+        assert number_of(stream, sources=[one, dict(one)]) == 10140
+        assert stream(sources=[one, {**one, "filter_subject": "b"}])["subjects"] == []
+
+    def test_streams_do_not_follow_each_other(self):
+        known = {"A": stream(name="A", sources=[{"name": "B"}]), "B": stream(mirror={"name": "C"})}
+
+        def check(name: str, **given: Any) -> None:
+            origins.check_others(stream(name=name, **given), known.get)
+
+        check("D", mirror={"name": "A"})
+        assert number_of(check, "C", mirror={"name": "C"}) == 10052
+        assert number_of(check, "C", sources=[{"name": "A"}, {"name": "X"}]) == 10052
+
+    def test_what_is_followed_has_no_larger_messages(self):
+        known = {"A": stream(name="A", max_msg_size=10)}
+        for number, given in {
+            10030: {"mirror": {"name": "A"}},
+            10046: {"sources": [{"name": "A"}]},
+        }.items():
+            config = stream(max_msg_size=9, **given)
+            assert number_of(origins.check_others, config, known.get) == number
+
+    def test_a_mirror_stays_one_of_the_same_stream_or_is_none_any_more(self):
+        one, other = stream(mirror={"name": "T"}), stream(mirror={"name": "U"})
+        assert number_of(stream_config.changed, one, other) == 10055
+        assert number_of(stream_config.changed, stream(), one) == 10055
+        assert stream_config.changed(one, stream())["subjects"] == ["S"]
 
     def test_a_name_is_no_path(self):
         assert number_of(stream, name="a/b") == 10128
