@@ -83,7 +83,7 @@ class TestStreams:
             {"mirror": {"name": "T"}, "subject_delete_marker_ttl": NS_PER_S},
             {"mirror": {"name": "T", "external": {"api": "$JS.hub.API"}}},
             {"mirror_direct": True},
-            {"allow_msg_counter": True},
+            {"sources": [{"name": "T"}], "allow_msg_counter": True},
         ],
     )
     def test_what_cannot_be_is_refused(self, given: dict[str, Any]):
