@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,7 +170,7 @@ class Running:
 
 
 @contextmanager
-def in_a_thread(folder: Path, **flags: Any) -> Iterator[Running]:
+def in_a_thread(folder: Path, **flags: Any) -> Generator[Running]:
     """One node in a thread of its own, for clients that block."""
     with threads.in_a_thread(Nodes(folder, **flags)) as (nodes, loop):
         yield Running(nodes.one, loop)

@@ -178,7 +178,7 @@ def n2_stream_mirror_config(js: Visit) -> None:
     stream = js.stream()
     mirror: Json = {"name": stream}
     change = {"src": "a.*", "dest": "b.$2"}
-    for number, given in (
+    cases: list[tuple[int, Json]] = [
         (10142, {"mirror": {"name": "a.b"}}),
         (10142, {"mirror": {}}),
         (10031, {"mirror": mirror, "sources": [mirror]}),
@@ -190,7 +190,8 @@ def n2_stream_mirror_config(js: Visit) -> None:
         (10154, {"mirror": {**mirror, "subject_transforms": [change]}}),
         (10025, {"mirror": {**mirror, "opt_start_time": "noon"}}),
         (10052, {"mirror_direct": True}),
-    ):
+    ]
+    for number, given in cases:
         name = js.name()
         js.refused(f"STREAM.CREATE.{name}", {"name": name, **given}, number)
     name = js.name()

@@ -1,6 +1,6 @@
 """Streams that follow others, through the end of who leads either."""
 
-# pyright: basic
+# pyright: basic, reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import asyncio
