@@ -27,6 +27,7 @@ from nats.js.errors import (
 )
 
 from cluster.raft.links import TcpLinks
+from node.broker.stream_reads import stream_of
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Three
 from tests.testkit.waiting import WAIT_S, until
@@ -700,13 +701,23 @@ class TestFollowing:
         block, body = (base64.b64decode(found.get(each, "")) for each in ("hdrs", "data"))
         return found["subject"], block, body, found["time"]
 
-    async def test_a_mirror_has_the_same_messages(self, contexts: list[JetStreamContext]):
+    async def test_a_mirror_has_the_same_messages(
+        self, contexts: list[JetStreamContext], three: Three
+    ):
         js, there = contexts[0], contexts[1]
         await add_stream(js, "S", "s.*", allow_direct=True)
         await published(js, "s.a", 5)
         await js.publish("s.b", b"b", headers={"Nats-Msg-Id": "i", "Nats-Expected-Stream": "S"})
         await js.delete_msg("S", 2)
+        info: Any = three.nodes.one.cluster.queue_info("/", "S")
+        copies = [node.cluster.groups[info.group] for node in three.nodes.nodes.values()]
 
+        def is_deleted() -> bool:
+            """A mirror may be led beside any copy, and reads that."""
+            streams = [stream_of(each, info.queue) for each in copies]
+            return all(each is not None and each.find(2) is None for each in streams)
+
+        await until(is_deleted)
         about = await api(js, "STREAM.CREATE.M", name="M", mirror={"name": "S"})
         assert about["config"]["mirror"] == {"name": "S"}
         assert about["config"]["mirror_direct"]

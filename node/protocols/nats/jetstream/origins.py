@@ -70,6 +70,8 @@ def put(given: Mapping[str, Any], config: Config, is_name: IsName) -> None:
     if len(sources) > SOURCES_MAX:
         raise invalid_stream(f"a stream has at most {SOURCES_MAX} sources")
     if sources:
+        if config["allow_msg_schedules"]:
+            raise known(10187)
         if config["allow_msg_counter"]:
             raise not_supported("sources of a counter")
         config["sources"] = found = [_origin(each, _SOURCE, is_name) for each in sources]

@@ -19,7 +19,6 @@ from node.protocols.nats.jetstream.errors import (
     invalid_json,
     invalid_stream,
     known,
-    not_supported,
 )
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
 

@@ -148,6 +148,7 @@ class TestStreams:
             10198: {"allow_atomic": True},
             10209: {"allow_batched": True},
             10173: {"allow_msg_counter": True},
+            10186: {"allow_msg_schedules": True},
         }.items():
             assert number_of(stream, mirror=mirror, **given) == number
         found = stream_config.shown(stream(mirror=mirror, mirror_direct=True))
@@ -157,6 +158,7 @@ class TestStreams:
     def test_no_source_is_there_twice(self):
         one = {"name": "T", "filter_subject": "a"}
         assert number_of(stream, sources=[one, dict(one)]) == 10140
+        assert number_of(stream, sources=[one], allow_msg_schedules=True) == 10187
         assert stream(sources=[one, {**one, "filter_subject": "b"}])["subjects"] == []
 
     def test_streams_do_not_follow_each_other(self):
