@@ -30,7 +30,7 @@ from typing import Any, Literal, NewType, TypeVar, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.machine import commands, replies
-from cluster.machine.arguments import STREAM_CONFIG
+from cluster.machine.arguments import SLO_OLDEST_AGE, SLO_SINCE, STREAM_CONFIG
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     BodyPart,
@@ -42,6 +42,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
+from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
@@ -272,7 +273,9 @@ def _load_handed(packed: Any) -> tuple[HandedTo, ...] | None:
 
 
 #: New settings of queues go into `fields_since` with the machine version that brought them.
-_CONFIG = Layout(QueueConfig, fields_since={"stream": STREAMS_SINCE})
+_CONFIG = Layout(
+    QueueConfig, fields_since={"stream": STREAMS_SINCE, "slo_oldest_age_ms": SLO_SINCE}
+)
 _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
 _CONFIG_LOAD = {"config": _CONFIG.load_map}
@@ -462,6 +465,7 @@ _HOLDERS = {
     commands.DeclareQueue,
     commands.ChangeQueue,
     commands.PutConsumer,
+    commands.PutEntry,
     commands.UpgradeMachine,
     commands.ChangeCatalog,
     Transaction,
@@ -497,8 +501,12 @@ def _needed_within(command: Command) -> int:
             return max(version, _newest_of(command.config.stream, STREAM_FIELDS_SINCE))
         case commands.DeclareQueue() | commands.ChangeQueue():
             version = _COMMANDS[_COMMAND_TAGS[type(command)]].since
+            if SLO_OLDEST_AGE in command.arguments:
+                version = max(version, SLO_SINCE)
             given = command.arguments.get(STREAM_CONFIG)
             return max(version, _newest_of(given, STREAM_FIELDS_SINCE))
+        case commands.PutEntry():
+            return _newest_of(command.value.get("definition"), SETTINGS_SINCE)
         case commands.PutConsumer():
             return _newest_of(command.config, CONSUMER_FIELDS_SINCE)
         case commands.UpgradeMachine():

@@ -34,6 +34,10 @@ GROUP_SIZE_MAX = 99
 DEDUP_HEADER = "x-dedup-header"
 DEDUP_WINDOW = "x-dedup-window"
 QUEUE_GROUP = "x-queue-group"
+#: How old (ms) its oldest message may become before somebody is told.
+SLO_OLDEST_AGE = "x-slo-oldest-age"
+#: The machine version that brought it.
+SLO_SINCE = 5
 QUEUE_TYPE = "x-queue-type"
 CLASSIC = "classic"
 QUORUM = "quorum"
@@ -84,6 +88,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "x-queue-version": integer(1, 2),
     "x-quorum-initial-group-size": integer(1, GROUP_SIZE_MAX),
     "x-single-active-consumer": boolean,
+    SLO_OLDEST_AGE: integer(1, SPAN_MS_MAX),
     STREAM_CONFIG: _map,
 }
 #: Before there were streams.
@@ -105,7 +110,7 @@ _NOT_COMPARED = frozenset(
 )
 _COMPARED = _CHECKS.keys() - _NOT_COMPARED
 #: Names that mean something since a later machine version; before it they were kept unseen.
-_SINCE = {DEDUP_HEADER: 3, STREAM_CONFIG: STREAMS_SINCE}
+_SINCE = {DEDUP_HEADER: 3, STREAM_CONFIG: STREAMS_SINCE, SLO_OLDEST_AGE: SLO_SINCE}
 
 
 def compared(version: int) -> Collection[str]:
@@ -201,6 +206,7 @@ def settings_from(given: Mapping[str, Any], *, auto_delete: bool = False) -> Que
         consumer_timeout_ms=timeout_ms or None,  # 0: off
         dedup_window_ms=given.get("x-dedup-window") or None,  # 0: off
         auto_delete=auto_delete,
+        slo_oldest_age_ms=given.get(SLO_OLDEST_AGE),
     )
 
 

@@ -89,6 +89,8 @@ class QueueConfig:
     auto_delete: bool = False  # the queue goes when its last consumer goes
     # of a stream: JetStream's configuration by its names, in ns; since machine version 4
     stream: Any = None
+    # how old its oldest ready message may become before somebody is told; since machine version 5
+    slo_oldest_age_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

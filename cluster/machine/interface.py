@@ -130,6 +130,7 @@ class QueueGauges(NamedTuple):
     oldest_ready_ms: int | None  # when the message that is ready for longest was enqueued
     oldest_unsettled_ms: int | None
     lacks_active: bool  # one is to be active, some are subscribed, and none is, or is suspected
+    slo_oldest_age_ms: int | None = None  # how old the oldest message may become
 
 
 @dataclass(frozen=True, slots=True)

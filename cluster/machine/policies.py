@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cluster.machine.arguments import settings_from, wrong_value
+from cluster.machine.arguments import SLO_OLDEST_AGE, SLO_SINCE, settings_from, wrong_value
 from cluster.machine.catalog_tables import Entries, QueueInfo
 from cluster.machine.checks import BadValue, is_plain, is_text, shown, text
 from cluster.machine.commands import QueueConfig
@@ -33,6 +33,7 @@ _LIMITS: dict[str, int | None] = {
     "max-length": None,
     "max-length-bytes": None,
     "message-ttl": None,
+    "slo-oldest-age": None,
 }
 #: The argument wins.
 _DEFAULTS = frozenset(
@@ -51,7 +52,10 @@ _ALTERNATE = "alternate-exchange"
 FEDERATION_PATTERN = "federation-upstream-pattern"
 FEDERATION = ("federation-upstream", "federation-upstream-set", FEDERATION_PATTERN)
 #: Settings that a later machine version brought.
-SETTINGS_SINCE = {FEDERATION_PATTERN: FEDERATION_SINCE}
+SETTINGS_SINCE = {
+    FEDERATION_PATTERN: FEDERATION_SINCE,
+    SLO_OLDEST_AGE.removeprefix("x-"): SLO_SINCE,
+}
 #: RabbitMQ's names without effect on a queue; definitions of its clusters are full of them.
 _WITHOUT_EFFECT = frozenset(
     {

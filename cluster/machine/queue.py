@@ -415,6 +415,7 @@ class Queue:
             None if oldest_ready is None else store.time_of(oldest_ready),
             store.time_of(min(heads)) if heads else None,
             consumers.single_active and subscribed > 0 and not has_active,
+            self.identity.config.slo_oldest_age_ms,
         )
 
     def rows(self, start: int, count: int, state: RowState | None = None) -> list[Row]:

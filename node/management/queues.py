@@ -155,6 +155,11 @@ def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
             "members": members,
             "online": [node for node in members if NodeId(node) in up],
         }
+    slo_ms = catalog.config_for(info).slo_oldest_age_ms
+    if slo_ms is not None:
+        oldest_ms = None if facts is None else facts.oldest_ready_ms
+        age_ms = 0 if oldest_ms is None else max(0, cluster.now_ms() - oldest_ms)
+        shown |= {"slo_oldest_age": slo_ms, "oldest_ready_age": age_ms}
     return shown if facts is None else shown | _counted(facts)
 
 

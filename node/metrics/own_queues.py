@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from cluster.machine.deadletters import DELETED, PURGED, REFUSED
+from cluster.machine.deadletters import DELETED, PURGED, REFUSED, WITHDRAWN
+from cluster.machine.interface import QueueGauges
 from node.metrics.families import counters, gauge, gauges
 from node.metrics.queues import capacity_of
 from node.metrics.scrape import Scrape
@@ -38,6 +39,12 @@ def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
         _age_s(unacked, now_ms),
     )
     yield gauge(
+        "quorate_slo_oldest_age_ratio",
+        "The largest age of an oldest ready message, as a share of its queue's x-slo-oldest-age, of"
+        " the queues that this node leads; over 1 it is missed.",
+        max((ratio for e in every if (ratio := _slo_ratio(e, now_ms)) is not None), default=0.0),
+    )
+    yield gauge(
         "quorate_sac_queues_without_active",
         "Queues led here with a single active consumer that have consumers, none of them active.",
         sum(each.lacks_active for each in every),
@@ -53,7 +60,7 @@ def aggregated(sources: Sources, _: Scrape) -> Iterator[Metric]:
         [([reason], count) for reason, count in dead.items()],
     )
     removed = {(reason, goes): 0 for reason in REASONS for goes in (False, True)}
-    removed |= {(reason, False): 0 for reason in (PURGED, DELETED, REFUSED)}
+    removed |= {(reason, False): 0 for reason in (PURGED, DELETED, REFUSED, WITHDRAWN)}
     for (_type, reason, goes), count in sources.deaths.counts().items():
         removed[reason, goes] = removed.get((reason, goes), 0) + count
     yield counters(
@@ -72,6 +79,7 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
     unacked: list[tuple[list[str], float]] = []
     capacity: list[tuple[list[str], float]] = []
     lacks: list[tuple[list[str], float]] = []
+    slo: list[tuple[list[str], float]] = []
     removed: list[tuple[list[str], float]] = []
     for group, view in sources.rows.views():
         if not scrape.wants(view.vhost, view.name):
@@ -84,6 +92,8 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             for outcome, count in zip(OUTCOMES, counts, strict=True):
                 if count:
                     removed.append(([*labels, reason, outcome], count))
+        if view.config.slo_oldest_age_ms is not None:
+            slo.append((labels, 0.0 if age is None else _slo_ratio(age, now_ms) or 0.0))
         if view.config.single_active_consumer:
             lacks.append((labels, int(age is not None and age.lacks_active)))
         if sources.process is not None:
@@ -105,6 +115,11 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
             "1: a queue with a single active consumer has consumers, and none is active.",
             lacks,
         ),
+        (
+            "slo_oldest_age_ratio",
+            "Age of the oldest ready message, as a share of x-slo-oldest-age.",
+            slo,
+        ),
     ):
         yield gauges(f"quorate_queue_{name}", text, ["vhost", "queue"], rows)
     yield counters(
@@ -113,6 +128,14 @@ def per_object(sources: Sources, scrape: Scrape) -> Iterator[Metric]:
         ["vhost", "queue", "reason", "outcome"],
         removed,
     )
+
+
+def _slo_ratio(gauges: QueueGauges, now_ms: int) -> float | None:
+    """None: the queue has no such objective."""
+    limit_ms = gauges.slo_oldest_age_ms
+    if limit_ms is None:
+        return None
+    return 1000 * _age_s(gauges.oldest_ready_ms, now_ms) / limit_ms
 
 
 def _age_s(stamped_ms: int | None, now_ms: int) -> float:

@@ -24,7 +24,8 @@ _COUNTS = {
     "messages_unacknowledged": "unsettled",
     "consumers": "consumers",
 }
-_COLUMNS = ("vhost", "name", "type", "exclusive", "auto_delete", *_COUNTS)
+_AGES = ("oldest_ready_age", "slo_oldest_age")
+_COLUMNS = ("vhost", "name", "type", "exclusive", "auto_delete", *_AGES, *_COUNTS)
 #: Seconds after which a cluster of which no node answers is taken for stopped.
 REACH_S_MAX = 3.0
 
@@ -98,11 +99,21 @@ def run_list(url: str | None, *, as_json: bool, timeout: float) -> int:
             "ready": lambda row: row.get("ready"),
             "unsettled": lambda row: row.get("unsettled"),
             "consumers": _consumer_count,
+            "oldest": _oldest,
         },
         as_json=as_json,
         none="there are no queues: `quorate queue declare NAME` makes one",
     )
     return 0
+
+
+def _oldest(row: Row) -> str | Alarm | None:
+    """Of queues that say how old it may become: in red when it is older."""
+    age_ms, limit_ms = row.get("oldest_ready_age"), row.get("slo_oldest_age")
+    if age_ms is None or limit_ms is None:
+        return None
+    text = f"{age_ms / 1000:,.0f} s of {limit_ms / 1000:,g} s"
+    return Alarm(text) if age_ms > limit_ms else text
 
 
 def _consumer_count(row: Row) -> int | None:
@@ -146,7 +157,8 @@ def _fact(row: Row) -> Row:
         if row[word]:
             kind = word.replace("_", "-")
     counted = {ours: row[theirs] for theirs, ours in _COUNTS.items() if theirs in row}
-    return {"kind": kind, **counted}
+    ages = {name: row[name] for name in _AGES if name in row}
+    return {"kind": kind, **ages, **counted}
 
 
 def run_show(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: float) -> int:

@@ -86,6 +86,23 @@ def test_why(nodes: Nodes, capsys: Output):
     assert "there is no queue none" in said(capsys, "queue", "why", "none", status=1)
 
 
+def test_a_queue_with_an_old_message_is_shown_with_its_limit(nodes: Nodes, capsys: Output):
+    api = made(nodes, "aging", slo_oldest_age=60_000)
+    asyncio.run(api.put("policies/%2F/short", pattern="^ag", definition={"slo-oldest-age": 1}))
+    publish(api, "aging", "m")
+
+    def shown() -> dict[str, Any]:
+        capsys.readouterr()
+        assert run(["queue", "list", "--json"]) == 0
+        rows = map(json.loads, capsys.readouterr().out.splitlines())
+        return next(row for row in rows if row["name"] == "aging")
+
+    row = wait_until(lambda: (row := shown())["oldest_ready_age"] > 1 and row)
+    assert row["slo_oldest_age"] == 1, "of both the lower counts"
+    assert run(["queue", "list"]) == 0
+    assert "s of 0.001 s" in capsys.readouterr().out
+
+
 def test_move_by_count_and_filter_and_dry_run(nodes: Nodes, capsys: Output):
     api = made(nodes, "from", "to")
     publish(api, "from", *map(str, range(6)), headers={"kind": "a"})

@@ -177,6 +177,11 @@ SAMPLES_V5: dict[str, Any] = {
     "put_consumer_of_group": c.PutConsumer(
         1, {"name": "c", "priority_policy": "overflow", "priority_groups": ["g"]}
     ),
+    "create_queue_slo": c.CreateQueue(1, "/", "q", c.QueueConfig(slo_oldest_age_ms=60_000)),
+    "declare_queue_slo": c.DeclareQueue("/", "q", {"x-slo-oldest-age": 60_000}),
+    "policy_slo": c.PutEntry(
+        "policies", ["/", "p"], {"pattern": ".*", "definition": {"slo-oldest-age": 60_000}}
+    ),
     "withdraw": c.Withdraw(1, ((1, 4), (7, 7))),
     "retime": c.Retime(1, ((2, 3),), 1_700_000_000_000),
     "transaction_move": c.Transaction(

@@ -43,6 +43,7 @@ def test_every_argument_reaches_its_setting() -> None:
         "x-consumer-timeout": 1_000,
         "x-dedup-window": 120_000,
         "x-dedup-header": "order",
+        "x-slo-oldest-age": 30_000,
         "x-queue-group": "payments",
         "x-queue-type": "quorum",
         "x-quorum-initial-group-size": 3,
@@ -69,6 +70,7 @@ def test_every_argument_reaches_its_setting() -> None:
         delayed_retry_max_ms=50,
         consumer_timeout_ms=1_000,
         dedup_window_ms=120_000,
+        slo_oldest_age_ms=30_000,
     )
 
 

@@ -234,6 +234,15 @@ def test_a_protected_vhost_is_dropped_when_it_is_no_longer():
     book.does(c.DropEntry("vhosts", ["v"]))
 
 
+def test_a_policy_says_how_old_messages_may_become_from_version_5_on():
+    book = Book()
+    value = {"pattern": ".*", "definition": {"slo-oldest-age": 60_000}}
+    put = c.PutEntry("policies", ["/", "p"], value)
+    assert "slo-oldest-age" in book.refuses(put, BAD_ARGUMENT)
+    book.does(c.UpgradeMachine(5), 0)
+    book.does(put)
+
+
 def test_a_parameter_says_who_put_it_from_version_5_on():
     book = Book()
     put = c.PutEntry("parameters", ["shovel", "/", "s"], {"value": 1, "user": "guest"})

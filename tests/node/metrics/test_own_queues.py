@@ -60,6 +60,25 @@ async def test_the_oldest_messages_age_until_they_are_settled(nodes: Nodes):
         assert said("quorate_oldest_unacked_seconds") == 0
 
 
+async def test_the_oldest_message_is_told_as_a_share_of_how_old_it_may_become(nodes: Nodes):
+    await nodes.declare("late", slo_oldest_age=10)
+    await nodes.declare("fine", slo_oldest_age=3_600_000)
+    await nodes.declare("any")
+    async with Client(nodes.url("n1")) as client:
+        for queue in ("late", "fine", "any"):
+            await client.publish(queue, b"1")
+
+        async def missed() -> bool:
+            return (await told(nodes))("quorate_slo_oldest_age_ratio") > 1
+
+        await until(missed)
+        each = await told(nodes, DETAILED)
+        name = "quorate_queue_slo_oldest_age_ratio"
+        assert each.labels(name, "queue") == {"late", "fine"}
+        assert each(name, vhost="/", queue="late") > 1
+        assert 0 < each(name, vhost="/", queue="fine") < 0.1
+
+
 async def test_a_queue_that_is_deleted_leaves_no_labels(nodes: Nodes):
     await nodes.declare("stays")
     await nodes.declare("goes", single_active_consumer=True)
