@@ -271,7 +271,7 @@ def _publishes(situation: Situation, queue: QueueState) -> Iterator[Finding]:
             "no_binding",
             "nothing was published to it, and no exchange is bound to it: it only gets what the"
             " default exchange is given under its name.",
-            f"quorate binding add EXCHANGE {situation.name} KEY",
+            f"quorate binding add EXCHANGE {situation.name} --key KEY",
         )
 
 

@@ -521,6 +521,56 @@ def queue_drain_to(
     return run_move(moving, url, dry_run=False, as_json=as_json)
 
 
+@queue_app.command("relieve")
+def queue_relieve(
+    queue: Queue,
+    to: Annotated[str, typer.Argument(help="Name of the queue where they wait meanwhile.")],
+    above: Annotated[
+        int, typer.Option("--above", min=1, help="Messages over which the oldest go there.")
+    ] = 20_000_000,
+    above_bytes: Annotated[int, typer.Option("--above-bytes", min=1)] = 10_000_000_000,
+    until: Annotated[
+        int | None, typer.Option("--until", min=1, help="Default: a twentieth of --above.")
+    ] = None,
+    back_below: Annotated[
+        int | None,
+        typer.Option(
+            "--back-below",
+            min=1,
+            help="Messages below which they come back. Default: a two-hundredth of --above.",
+        ),
+    ] = None,
+    back_until: Annotated[
+        int | None, typer.Option("--back-until", min=1, help="Default: a twentieth of --above.")
+    ] = None,
+    rate: Rate = None,
+    once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do.")] = False,
+    url: Url = None,
+    vhost: Vhost = "/",
+    as_json: Json = False,
+    timeout: Timeout = 30.0,
+) -> int:
+    """Keep a queue between levels: when it holds too much its oldest messages wait in another one,
+    and come back when it has nearly run empty. It goes on until it is ended, which harms nothing.
+    """
+    from quorate.cli.relief import Levels, run_relieve
+
+    levels = Levels.of(above, above_bytes).with_messages(
+        stop=until, back=back_below, full=back_until
+    )
+    return run_relieve(
+        queue,
+        to,
+        levels,
+        url,
+        vhost=vhost,
+        rate=rate,
+        once=once,
+        as_json=as_json,
+        timeout=timeout,
+    )
+
+
 @queue_app.command("replay-dead-letters")
 def queue_replay(
     queue: Queue,

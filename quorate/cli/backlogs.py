@@ -86,7 +86,7 @@ def run_move(moving: Moving, url: str | None, *, dry_run: bool, as_json: bool) -
     names = moving.source if moving.target is None else f"{moving.source} or {moving.target}"
     found = with_api(
         url,
-        lambda api: _carry(api, moving, shown=not as_json),
+        lambda api: carry(api, moving, shown=not as_json),
         timeout=moving.timeout,
         missing=_missing(names),
     )
@@ -129,7 +129,7 @@ async def _select(api: Management, moving: Moving, start: int, so_far: int) -> R
     )
 
 
-async def _carry(api: Management, moving: Moving, *, shown: bool) -> Row:
+async def carry(api: Management, moving: Moving, *, shown: bool) -> Row:
     """In batches that may be repeated: whenever this ends, each message is in one place."""
     total: Row = {"done": 0, "gone": 0, "skipped": 0, "full": "", "next": moving.start}
     body: Row = {"to": moving.target or ""}

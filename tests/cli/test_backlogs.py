@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import structlog
 
+import quorate
 from quorate.cli import run
+from quorate.cli.relief import Held, Levels, Phase, next_phase
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes
 from tests.testkit.threads import in_a_thread
@@ -176,3 +178,57 @@ def test_delayed_messages_are_listed_cancelled_and_retimed(nodes: Nodes, capsys:
     words = said(capsys, "queue", "delayed", "retime", "later", b["id"], "--in", "0")
     assert "1 of 1 messages ready in 0" in words
     wait_until(lambda: bodies(api, "later") == ["b"])
+
+
+LEVELS = Levels.of(20_000, 10_000)  # stop below 1,000 and 500; back below 100 and 50
+
+
+@pytest.mark.parametrize(
+    ("phase", "here", "there", "after"),
+    [
+        ("rest", (20_000, 10_000), (0, 0), "rest"),
+        ("rest", (20_001, 0), (0, 0), "out"),  # (1) by messages
+        ("rest", (1, 10_001), (0, 0), "out"),  # or by bytes
+        ("out", (5_000, 10), (9, 9), "out"),
+        ("out", (10, 5_000), (9, 9), "out"),  # one measure is low, the other is not
+        ("out", (999, 499), (9, 9), "rest"),  # (2)
+        ("rest", (100, 10), (9, 9), "rest"),
+        ("rest", (99, 49), (9, 9), "back"),  # (3)
+        ("rest", (99, 49), (0, 0), "rest"),
+        ("rest", (99, 60), (9, 9), "rest"),
+        ("back", (500, 400), (9, 9), "back"),
+        ("back", (1_001, 0), (9, 9), "rest"),  # (4)
+        ("back", (0, 501), (9, 9), "rest"),
+        ("back", (500, 400), (0, 0), "rest"),
+        ("back", (20_001, 0), (9, 9), "out"),
+    ],
+)
+def test_when_a_queue_is_relieved(
+    phase: Phase, here: tuple[int, int], there: tuple[int, int], after: Phase
+):
+    assert next_phase(phase, Held(*here), Held(*there), LEVELS) == after
+
+
+def test_a_backlog_goes_aside_and_comes_back_when_there_is_room(nodes: Nodes, capsys: Output):
+    api = made(nodes, "main", "aside")
+
+    async def publish_many() -> None:
+        async with quorate.connect([nodes.url("n1")]) as client:
+            await client.publish_many("main", [b"%d" % number for number in range(600)])
+
+    asyncio.run(publish_many())
+    levels = ("--above", "400", "--until", "100", "--back-below", "10", "--back-until", "50")
+    command = ("queue", "relieve", "main", "aside", *levels, "--once")
+    words = said(capsys, *command)
+    assert "messages go to aside; it holds 600 messages" in words
+    assert "at rest; it holds 99 messages (297 bytes), aside 501 (1,393 bytes)" in words
+    assert said(capsys, *command) == "", "between the levels nothing happens"
+
+    # Its consumers have caught up: the oldest come back, and are as old as ever.
+    assert bodies(api, "main") == list(map(str, range(501, 600)))
+    words = said(capsys, *command)
+    assert "they come back from aside; it holds 0 messages" in words
+    assert "at rest; it holds 51 messages" in words
+    assert bodies(api, "main") == list(map(str, range(51)))
+    wrong = said(capsys, *command, "--until", "500", status=2)
+    assert "--until must be below --above" in wrong
