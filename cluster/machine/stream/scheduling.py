@@ -58,10 +58,10 @@ class Scheduling:
     def is_due(self, sequence: int, due_ms: int, now_ms: int) -> bool:
         return self.due_ms.get(sequence) == due_ms <= now_ms
 
-    def due_by(self, now_ms: int, count: int) -> list[tuple[int, int]]:
+    def due_by(self, now_ms: int) -> list[tuple[int, int]]:
         """Schedules and their times, the earliest first."""
         found = [(at_ms, each) for each, at_ms in self.due_ms.items() if at_ms <= now_ms]
-        return [(sequence, at_ms) for at_ms, sequence in sorted(found)[:count]]
+        return [(sequence, at_ms) for at_ms, sequence in sorted(found)]
 
     # --- snapshots --------------------------------------------------------------------------------
 

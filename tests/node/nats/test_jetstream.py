@@ -365,6 +365,21 @@ class TestSchedules:
         with pytest.raises(NotFoundError):
             await js.get_last_msg("S", "s.once")
 
+    async def test_what_is_refused_holds_up_no_others(self, contexts: list[JetStreamContext]):
+        js = contexts[0]
+        wide = {"allow_msg_schedules": True, "name": "S", "num_replicas": 3}
+        await add_stream(js, "S", "s.*", "t", allow_msg_schedules=True)
+        every = {"Nats-Schedule": "@every 1s"}
+        await js.publish("s.no", headers=every | {"Nats-Schedule-Target": "t"})
+        assert "error" not in await api(js, "STREAM.UPDATE.S", subjects=["s.*"], **wide)
+        await js.publish("s.yes", headers=every | {"Nats-Schedule-Target": "s.out"})
+
+        subscription = await js.pull_subscribe("s.out", "c", stream="S")
+
+        found = [(await subscription.fetch(1, timeout=WAIT_S))[0] for _ in range(3)]
+        assert {(each.headers or {})["Nats-Scheduler"] for each in found} == {"s.yes"}
+        assert (await js.get_last_msg("S", "s.no")).seq == 1
+
 
 class TestPriorityGroups:
     async def test_one_client_is_pinned_until_it_is_unpinned(

@@ -10,7 +10,7 @@ import structlog
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group_like import GroupLike
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.stream.errors import STORED
+from cluster.machine.stream.errors import NO_SUCH_SCHEDULE, STORED
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.stream import Stream
 from cluster.types import QueueId
@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE: Final = 256
 #: A clock may jump: after so long it is looked at again.
 LOOK_S_MAX: Final = 30.0
-#: What was due and is not stored is tried again.
+#: What was due and is not stored is tried again; after longer if it was refused.
 AGAIN_S: Final = 1.0
+REFUSED_S: Final = 30.0
 
 
 class Scheduler:
@@ -41,6 +42,8 @@ class Scheduler:
         self._tasks = tasks
         self._timers: dict[QueueId, asyncio.TimerHandle] = {}
         self._busy: set[QueueId] = set()
+        #: Schedules whose messages are refused, by sequence: when they are tried again.
+        self._refused: dict[QueueId, dict[int, float]] = {}
 
     def look(self, info: QueueInfo, stream: Stream) -> None:
         """Its schedules may be others."""
@@ -80,26 +83,40 @@ class Scheduler:
         finally:
             self._busy.discard(queue)
             led = self._led(queue)
-            if led is not None:
+            if led is None:
+                self._refused.pop(queue, None)
+            else:
                 self._wait(queue, led[2], least_s)
 
     async def _make_due(self, info: QueueInfo, group: GroupLike, stream: Stream) -> bool:
         """All that is due by now, at most so much at once. False: some of it is to be tried again,
         later.
         """
-        now_ms = self._cluster.now_ms()
+        now_ms, now_s = self._cluster.now_ms(), asyncio.get_running_loop().time()
+        planned = stream.scheduling.due_ms
+        refused = self._refused.pop(info.queue, {})
+        refused = {each: until_s for each, until_s in refused.items() if each in planned}
+        due = [row for row in stream.scheduling.due_by(now_ms) if refused.get(row[0], 0.0) <= now_s]
+        sequences: list[int] = []
         members: list[Member] = []
-        for sequence, due_ms in stream.scheduling.due_by(now_ms, AT_ONCE):
+        for sequence, due_ms in due[:AT_ONCE]:
             found = stream.find(sequence)
             member = found and await self._made(info, group, stream, found, due_ms, now_ms)
             if member:
+                sequences.append(sequence)
                 members.append(member)
-        if not members:
-            return not stream.scheduling.due_by(now_ms, 1)
-        stored = await self._publisher.store(info, *columns_of(members))
-        if stored is None:
-            return False
-        return all(each is not None and each[0] == STORED for each in stored.each(len(members)))
+            else:
+                refused[sequence] = now_s + REFUSED_S
+        stored = await self._publisher.store(info, *columns_of(members)) if members else None
+        answers = () if stored is None else stored.each(len(members))
+        for sequence, answer in zip(sequences, answers, strict=False):
+            code = None if answer is None else answer[0]
+            if code not in (STORED, NO_SUCH_SCHEDULE):
+                log.warning("schedule_refused", queue=info.name, schedule=sequence, code=code)
+                refused[sequence] = now_s + REFUSED_S
+        if refused:
+            self._refused[info.queue] = refused
+        return not refused and all(each is not None and each[0] == STORED for each in answers)
 
     async def _made(
         self,
