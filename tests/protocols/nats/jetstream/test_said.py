@@ -101,7 +101,6 @@ class TestHeaders:
             ("Nats-Expected-Last-Sequence: x", 10003),
             ("Nats-Expected-Last-Subject-Sequence-Subject: a", 10193),
             ("Nats-Rollup: some", 10111),
-            ("Nats-Incr: 1", 10168),
         ],
     )
     def test_what_cannot_be_asked_is_refused(self, line: str, number: int):
@@ -133,9 +132,10 @@ class TestAcks:
             assert said.add(sequence, *word_of(body))
         assert not said.add(9, *word_of(b"hello"))
 
-        command = said.command(QueueId(3), "c")
+        command = said.command(QueueId(3), "c", reasons=True)
 
         assert command.done == [(1, 2), (7, 7)]
+        assert command.reasons == [(6, "no")]
         assert command.again == [(3, -1), (4, 5)]
         assert (command.working, command.never) == ([5], [6])
 
@@ -144,7 +144,7 @@ class TestAcks:
         for body in (b"-NAK", b"+WPI", b"+ACK", b"-NAK", b"+TERM"):
             said.add(1, *word_of(body))
 
-        command = said.command(QueueId(3), "c")
+        command = said.command(QueueId(3), "c", reasons=False)
 
         assert (command.done, command.again, command.working, command.never) == (
             [(1, 1)],
