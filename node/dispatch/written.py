@@ -71,5 +71,7 @@ def keep_unsent_small(transport: asyncio.BaseTransport | None) -> None:
     """See UNSENT_BYTES_MAX. Where the system cannot, more counts as delivered."""
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     connection = None if transport is None else transport.get_extra_info("socket")
-    if option is not None and connection is not None:
+    if option is None or connection is None:
+        return
+    if connection.family != socket.AF_UNIX:  # which is this process's own
         connection.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES_MAX)

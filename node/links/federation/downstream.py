@@ -90,8 +90,9 @@ class Downstream:
     async def publish(
         self, vhost: str, exchange: str, key: str, body: bytes, properties: bytes
     ) -> None:
-        """Returns when all queues that it goes to have it. Calls that follow each other keep their
-        order. Raises Refused if the message is one that this cluster does not take.
+        """Returns when all queues that it goes to have it; without an exchange that is the queue
+        of this name. Raises Refused if the message is one that this cluster does not take, and
+        ConnectionError if it cannot be published now.
         """
         ingress = self._broker.ingress
         access = _Everything(self._cluster, "", vhost)
@@ -99,21 +100,34 @@ class Downstream:
         attrs, properties = ingress.interpret(access, properties)
         while self._held_back(vhost):  # noqa: ASYNC110 - alarms have listeners, but quotas none
             await asyncio.sleep(RETRY_S)
-        route = ingress.route(access, exchange, key, properties)
-        if ingress.in_doubt(exchange, route):
-            await self._broker.catch_up()
-            route = ingress.route(access, exchange, key, properties)
-        if route is None:
-            raise ConnectionError(f"exchange '{exchange}' in vhost '{vhost}' is gone")
+        queues = await self._queues(access, exchange, key, properties)
         properties = shown(properties)
         meta = where_of(exchange, key) + properties
         stored = [
             asyncio.ensure_future(
                 self._store(info, body, meta, ingress.own(info, attrs, properties))
             )
-            for info in route.queues
+            for info in queues
         ]
         await asyncio.gather(*stored)
+
+    async def _queues(
+        self, access: Access, exchange: str, key: str, properties: bytes
+    ) -> Sequence[QueueInfo]:
+        if not exchange:  # its headers may name more queues, of where it was published
+            info = self._cluster.catalog_machine.queue(access.vhost, key)
+            if info is None:
+                raise ConnectionError(f"queue '{key}' in vhost '{access.vhost}' is gone")
+            return [info]
+        ingress = self._broker.ingress
+        route = ingress.route(access, exchange, key, properties)
+        if ingress.in_doubt(exchange, route):
+            if not await self._broker.catch_up():
+                raise ConnectionError("this node is cut off from the others")
+            route = ingress.route(access, exchange, key, properties)
+        if route is None:
+            raise ConnectionError(f"exchange '{exchange}' in vhost '{access.vhost}' is gone")
+        return route.queues
 
     def _held_back(self, vhost: str) -> bool:
         ingress = self._broker.ingress

@@ -130,7 +130,7 @@ class FederationLinks:
             raise
 
     def _is_wanted(self, key: LinkKey, federated: Federated) -> bool:
-        """Also elsewhere, by a link that uses the same queue upstream."""
+        """By this node or the next owner, which then goes on with what is upstream."""
         now = self._federated(self._cluster.catalog_machine).get(key)
         return now is not None and now.upstream.uris == federated.upstream.uris
 

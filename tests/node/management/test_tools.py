@@ -108,6 +108,22 @@ async def test_rabbitmqadmin_declares_publishes_gets_and_deletes(admin: Admin):
     assert [queue["name"] for queue in await admin.listed("queues", "name")] == ["typed"]
 
 
+async def test_rabbitmqadmin_federates(admin: Admin):
+    upstream = ("component=federation-upstream", "name=u")
+    value = 'value={"uri":"amqp://","max-hops":2}'
+    await admin.run("declare", "parameter", *upstream, value)
+    wrong = 'value={"uri":"amqp://","max-hops":0}'
+    assert "max-hops" in await admin.run("declare", "parameter", *upstream, wrong, fails=True)
+    members = 'value=[{"upstream":"u"}]'
+    await admin.run("declare", "parameter", "component=federation-upstream-set", "name=s", members)
+    definition = 'definition={"federation-upstream-set":"s"}'
+    await admin.run("declare", "policy", "name=f", "pattern=^fed", definition)
+    assert [each["name"] for each in await admin.listed("parameters", "name")] == ["u", "s"]
+    assert [each["name"] for each in await admin.listed("policies", "name")] == ["f"]
+    await admin.run("delete", "policy", "name=f")
+    await admin.run("delete", "parameter", *upstream)
+
+
 async def test_rabbitmqadmin_administers(admin: Admin, tmp_path: Path):
     await admin.run("declare", "vhost", "name=v")
     await admin.run("declare", "user", "name=u", "password=p", "tags=monitoring")

@@ -184,3 +184,93 @@ async def test_links_say_how_they_are_and_start_again(sites: list[OurSite]):
 
 
 DOWN = "federation-links/state/down"
+
+
+async def test_what_federates_travels_with_definitions(sites: list[OurSite]):
+    up, down, third = sites
+    await down.follows(up, expires=60_000)
+    definitions = await down.api.get("definitions/%2F")
+    await third.collects("q")
+
+    reply = await third.api.post("definitions/%2F", **definitions)
+
+    assert reply.status == 204, reply
+    await third.linked(1)
+    queue = up.nodes.one.broker.locate("/", "federation: fed.x -> c")
+    assert queue is not None
+    assert queue.arguments["x-expires"] == 60_000
+
+
+async def test_a_virtual_host_follows_another_of_its_own_cluster(sites: list[OurSite]):
+    site = sites[0]
+    await site.api.put("vhosts/other")
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    await site.api.put("permissions/other/guest", **everything)
+    await site.collects("q", "some.*")
+    path = "parameters/federation-upstream/%2F/other"
+    assert (await site.api.ask("PUT", path, {"value": {"uri": "amqp:///other"}})).status == 201
+    definition = {"federation-upstream": "other"}
+    await site.api.put("policies/%2F/federated", pattern="^fed", definition=definition)
+    await site.linked(1)
+
+    published = await site.api.post(
+        "exchanges/other/fed.x/publish",
+        properties={},
+        routing_key="some.key",
+        payload="hello",
+        payload_encoding="string",
+    )
+
+    assert published.value == {"routed": True}
+    await site.keeps("q", 1)
+    assert await site.taken("q") == [(b"hello", ["a"])]
+
+
+async def test_copies_that_a_message_asked_for_upstream_are_not_made_again(sites: list[OurSite]):
+    up, down, _ = sites
+    for queue in ("fed.q", "copy"):
+        await down.channel.queue_declare(queue, durable=True)
+    await down.follows(up)
+    await down.linked(1)
+    got: list[bytes] = []
+
+    async def take(message: Any) -> None:
+        got.append(message.body)
+        await message.channel.basic_ack(message.delivery.delivery_tag)
+
+    await down.consume("fed.q", take)
+    await up.publish("fed.q", b"m", exchange="", headers={"CC": ["copy"]})
+    await until(lambda: got == [b"m"])
+    await down.keeps("copy", 0)
+
+
+async def test_another_node_goes_on_with_a_link_when_its_own_is_gone(tmp_path: Path):
+    async with (
+        Nodes(tmp_path / "up", cluster="up") as upstream,
+        Nodes(tmp_path / "down", 3, cluster="down") as downstream,
+    ):
+        up, down = OurSite("up", upstream), OurSite("down", downstream)
+        await up.open()
+        await down.open()
+        await down.collects("q")
+        await down.follows(up, **{"prefetch-count": 10})
+        await down.linked(1)
+        (link,) = await down.links()
+        await down.connection.close()
+        for number in range(200):
+            await up.publish("k", b"%d" % number)
+            if number == 100:
+                await downstream.stop(link["node"], transfer=False)
+        down = OurSite("down", downstream)
+        await down.open()
+        found: set[bytes] = set()
+
+        async def all_there() -> bool:
+            found.update(body for body, _ in await down.taken("q"))
+            return len(found) == 200
+
+        await until(all_there)
+        (taken_over,) = await down.links()
+        assert taken_over["node"] not in (None, link["node"])
+        for site in (up, down):
+            await site.connection.close()
