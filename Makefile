@@ -172,6 +172,10 @@ bench-nats: $(READY) ## The same of NATS's clients: streams and core messages be
 scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QUICK=1 in 5 minutes, ARGS="--output docs"
 	@$(BIN)/python -m tests.acceptance.bench.scaling $(if $(QUICK),--quick) $(ARGS)
 
+.PHONY: links
+links: $(READY) ## Shovels between three nodes, another cluster and RabbitMQ while both sides are killed: ARGS="--messages 10000 --only 'ours to ours'"
+	@$(BIN)/python -m tests.acceptance.links $(ARGS)
+
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another
 	@$(BIN)/python -m tests.acceptance.semantics $(if $(BROKER),--broker '$(BROKER)',--reference) $(ARGS)

@@ -313,6 +313,11 @@ ROWS: dict[str, list[Panel]] = {
             ("to {{peer}}", f"sum by (peer) ({rate('quorate_link_dropped_total')})"),
         ),
         lines(
+            "Moved by shovels and federation",
+            "cps",
+            ("{{name}}", f"sum by (name) ({rate('quorate_broker_link_messages_total')})"),
+        ),
+        lines(
             "Certificates expire in",
             "s",
             (

@@ -27,6 +27,8 @@ from node.data_folder import DataFolder
 from node.gate import gate
 from node.links.amqp import AmqpClient
 from node.links.federation.links import FederationLinks
+from node.links.metrics import LinkMetrics
+from node.links.shovels import Shovels
 from node.links.supervisor import LinkSupervisor
 from node.management.app import ManagementRoutes
 from node.management.services import Listeners, Listing, ManagementServices
@@ -373,6 +375,8 @@ class Node:
                 cluster_name=self._cluster_name,
             )
         )
+        links.add(Shovels(self.cluster, client, self._cluster_name))
+        self.metrics.sources.kept.append(LinkMetrics(links))
         return links
 
     def _cluster_name(self) -> str:

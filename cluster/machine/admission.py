@@ -43,6 +43,12 @@ CARRIER_PREFIX = "dlx:"
 PUBLISHERS_MAX = 100_000  # a queue; over it the one idle longest is forgotten
 REFUSED_RANGES_MAX = 1_024  # a publisher
 DEDUP_IDS_MAX = 1_000_000  # a queue
+#: Ids that begin so are kept by every queue, also by one that keeps no duplicates out: who moves
+#: messages between brokers gives them, and may have to send the last ones again.
+ONCE_PREFIX = "once:"
+ONCE_SINCE = 5
+ONCE_WINDOW_MS = 24 * 3_600_000
+ONCE_IDS_MAX = 20_000  # a queue
 
 
 def is_carrier(name: str) -> bool:
@@ -157,11 +163,11 @@ class DedupIds:
     def __contains__(self, dedup_id: str) -> bool:
         return dedup_id in self._ids
 
-    def remember(self, dedup_id: str, now_ms: int) -> None:
+    def remember(self, dedup_id: str, now_ms: int, most: int = DEDUP_IDS_MAX) -> None:
         self._ids[dedup_id] = now_ms
         if self._sum is not None:
             self._sum += _hash_of(dedup_id, now_ms)
-        if len(self._ids) > DEDUP_IDS_MAX:
+        if len(self._ids) > most:
             self._drop(next(iter(self._ids)))
 
     def _drop(self, dedup_id: str) -> None:
@@ -342,7 +348,11 @@ class QueueAdmission:
         duplicates = skip - _count(before)
         accepted: list[Run] = []
         refused: list[Run] = []
-        self.dedup_ids.forget(config.dedup_window_ms, context.now_ms)
+        window_ms, once = config.dedup_window_ms, context.version >= ONCE_SINCE
+        if window_ms is None and once:
+            self.dedup_ids.forget(ONCE_WINDOW_MS, context.now_ms)
+        else:
+            self.dedup_ids.forget(window_ms, context.now_ms)
         for run in runs:
             attrs = run.attrs
             if attrs.deaths is not None and is_cycle(attrs.deaths, self.identity.name):
@@ -350,7 +360,9 @@ class QueueAdmission:
                 duplicates += run.last - run.first + 1
                 continue
             delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
-            dedup_id = attrs.dedup_id if config.dedup_window_ms is not None else None
+            dedup_id = attrs.dedup_id
+            if window_ms is None and not (once and dedup_id and dedup_id.startswith(ONCE_PREFIX)):
+                dedup_id = None
             if dedup_id is None and room.unlimited:
                 accepted.append(run)
                 continue
@@ -361,7 +373,8 @@ class QueueAdmission:
                 elif not (in_order and refused) and room.take(sizes[offset], delayed=delayed):
                     _extend(accepted, one)
                     if dedup_id is not None:
-                        self.dedup_ids.remember(dedup_id, context.now_ms)
+                        most = ONCE_IDS_MAX if window_ms is None else DEDUP_IDS_MAX
+                        self.dedup_ids.remember(dedup_id, context.now_ms, most)
                 else:
                     _extend(refused, one)
         if large:

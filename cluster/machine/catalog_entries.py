@@ -31,6 +31,8 @@ HASHING_ALGORITHMS = ("scrypt", "rabbit_password_hashing_sha256", "rabbit_passwo
 PROTECTED = "protected_from_deletion"
 #: Of a parameter: who put it, as whom it acts in this cluster.
 USER = "user"
+#: Of a parameter: of its own, as long as it says the same.
+ID = "id"
 #: Of a user: public keys, by which NATS's clients log in.
 NKEYS = "nkeys"
 
@@ -142,9 +144,12 @@ _KINDS: dict[str, _EntryKind] = {
     "user_limits": _limits("user", "max-connections", "max-channels"),
     "parameters": _EntryKind(
         ("component", "vhost", "name"),
-        {"value": _Field(_plain), USER: _Field(text(empty=False), _LEFT_OUT)},
+        {
+            "value": _Field(_plain),
+            **dict.fromkeys((USER, ID), _Field(text(empty=False), _LEFT_OUT)),
+        },
         frozenset({"component", "vhost"}),
-        since={USER: 5},
+        since={USER: 5, ID: 5},
     ),
 }
 

@@ -20,7 +20,8 @@ new machine version on.
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
-|         |         | federation: exchanges that others read from, policies with patterns      |
+|         |         | federation: exchanges that others read from, policies with patterns; |
+|         |         | ids that every queue takes once |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such

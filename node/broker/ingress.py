@@ -15,7 +15,7 @@ from typing import Any, cast
 from cluster.cluster_node import ClusterNode
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine import replies as codes
-from cluster.machine.admission import CARRIER_PREFIX, is_carrier
+from cluster.machine.admission import CARRIER_PREFIX, ONCE_PREFIX, is_carrier
 from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -55,7 +55,7 @@ INTERNAL_EXCHANGE = "internal_exchange"
 #: Headers that concern the broker, as their names stand in a table.
 _NAMES = tuple(
     bytes([len(name)]) + name.encode()
-    for name in (*CARBON_COPIES, attributes.DELAY, attributes.DELIVERY_TIME)
+    for name in (*CARBON_COPIES, attributes.DELAY, attributes.DELIVERY_TIME, attributes.ONCE_ID)
 )
 
 
@@ -140,6 +140,13 @@ class Ingress:
                 raise _bad("fast reply consumer does not exist")
             properties = props.replace(properties, reply_to=reply_name)
         attrs = _attrs_of(looked.expiration, looked.priority)
+        if attributes.ONCE_ID in looked.headers:
+            try:
+                once = ONCE_PREFIX + attributes.once_id(looked.headers)
+            except ValueError as error:
+                raise _bad(str(error)) from error
+            attrs = (attrs or {}) | {ATTR_DEDUP_ID: once}
+            properties = props.with_headers(properties, {}, drop=(attributes.ONCE_ID,))
         if not attributes.may_be_delayed(properties):
             return attrs, properties
         try:

@@ -125,7 +125,9 @@ class LinkConnection:
     async def channel(self, *, confirms: bool = False) -> LinkChannel:
         connection = self._connection
         number = max(connection.channels, default=0) + 1
-        channel = LinkChannel(connection, number, publisher_confirms=confirms)
+        channel = LinkChannel(
+            connection, number, publisher_confirms=confirms, on_return_raises=False
+        )
         connection.channels[number] = channel
         await channel.open(timeout=CONNECT_S_MAX)
         return channel

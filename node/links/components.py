@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from node.links import shovel
 from node.links.federation.upstreams import UPSTREAM, UPSTREAM_SET, check_set, parse_upstream
 
 #: The machine version of the catalog from which on a parameter says who put it.
@@ -15,6 +16,7 @@ LINKS_SINCE: Final = 5
 Component = Callable[[str, Any], object]
 
 COMPONENTS: Final[Mapping[str, Component]] = {
+    shovel.COMPONENT: shovel.parse,
     UPSTREAM: parse_upstream,
     UPSTREAM_SET: check_set,
 }

@@ -71,6 +71,16 @@ class Fields:
             raise wrong(name, f"a whole number from {low} to {high}, not {shown(value)}")
         return value
 
+    def raw(self, name: str) -> Any:
+        """As it is said, unchecked."""
+        return self._values.get(name)
+
+    def count_or(self, name: str, words: tuple[str, ...], default: str) -> str | int:
+        value = self._value(name, default)
+        if value in words or (type(value) is int and 0 <= value <= COUNT_MAX):
+            return cast("str | int", value)
+        raise wrong(name, f"{', '.join(words)} or a number, not {shown(value)}")
+
     def seconds(self, name: str, default: float) -> float:
         value = self._value(name, default)
         if type(value) not in (int, float) or not 0 <= value <= DELAY_S_MAX:
@@ -159,8 +169,6 @@ def is_local(uri: str) -> bool:
 def without_password(uri: str) -> str:
     """For logs and lists, also of what is no right URI."""
     head, at, tail = uri.rpartition("@")
+    place = (tail if at else uri).partition("?")[0]
     scheme, slashes, user = head.partition("://")
-    if not at:
-        return uri.partition("?")[0]
-    name = user.partition(":")[0] if slashes else ""
-    return f"{scheme}://{name and name + '@'}{tail.partition('?')[0]}"
+    return f"{scheme}://{user.partition(':')[0]}@{place}" if slashes else place

@@ -2,7 +2,8 @@
 federation links have in common.
 
 With `on-confirm` a message is settled at the source only after the destination has it, so a crash
-at any moment loses none: what was not settled is delivered again.
+at any moment loses none: what was not settled is delivered again. With `no-ack` it is settled as it
+comes: the source waits for that, too, or it would send more than there is room for.
 """
 
 from __future__ import annotations
@@ -12,17 +13,25 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Literal, NamedTuple, Protocol
 
+from pamqp import commands
+
 from node.links.link import Link
 
 AckMode = Literal["on-confirm", "on-publish", "no-ack"]
 
 
 class Item(NamedTuple):
-    """A message on its way. `tag`: how the source knows it."""
+    """A message on its way, as AMQP has it. `tag`: how the source knows it; `identity`: the same
+    whenever the source delivers the same message again, and never that of another one; None:
+    nothing tells it from others.
+    """
 
     tag: Any
     body: bytes
-    message: Any  # all else of it, as the source and the destination have agreed
+    properties: commands.Basic.Properties
+    exchange: str
+    routing_key: str
+    identity: str | None = None
 
 
 class Source(Protocol):
@@ -57,6 +66,8 @@ async def move(
             item = await source.take()
             if item is None:
                 break
+            if mode == "no-ack":
+                await source.settle(item.tag)
             task = asyncio.create_task(destination.publish(item))
             under_way.append((item, task))
             changed.set()

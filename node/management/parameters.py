@@ -4,10 +4,11 @@ are for.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.catalog_entries import USER
+from cluster.machine.catalog_entries import ID, USER
 from cluster.machine.commands import DropEntry, PutEntry
 from node.broker.cluster_name import CLUSTER_NAME, named
 from node.links.components import COMPONENTS, LINKS_SINCE
@@ -51,6 +52,9 @@ def parameter_step(
         if catalog.version < LINKS_SINCE:
             raise bad_request(f"a {component} needs all nodes to run this release first")
         check(name, entry["value"])
+        known = catalog.entry("parameters", key)
+        same = known is not None and known["value"] == entry["value"] and ID in known
+        entry[ID] = known[ID] if known is not None and same else secrets.token_hex(8)
         entry[USER] = user
     return PutEntry("parameters", key, entry)
 

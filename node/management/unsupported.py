@@ -14,7 +14,6 @@ from node.management.errors import ApiError
 
 _MIRRORING: Final = "ha-"
 
-_COMPONENTS = {"shovel": "there are no shovels here"}
 _NO_MIRRORS = "queues are not mirrored: a durable queue is replicated by Raft without a policy"
 
 
@@ -28,8 +27,7 @@ class Unsupported(ApiError):
 
 def no_component(component: str) -> Unsupported:
     """None that reads such parameters."""
-    reason = _COMPONENTS.get(component, "nothing here reads such parameters")
-    return Unsupported(f"component {component} not found: {reason}")
+    return Unsupported(f"component {component} not found: nothing here reads such parameters")
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:

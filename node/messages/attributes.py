@@ -16,6 +16,13 @@ from cluster.machine.marks import DEDUP_ID_CHARS_MAX
 DELAY = "x-delay"
 #: When, in ms since the epoch.
 DELIVERY_TIME = "x-opt-delivery-time"
+#: An id under which a queue takes a message once, though it may be published again: who moves
+#: messages between brokers gives it. No consumer sees it.
+ONCE_ID = "x-once-id"
+ONCE_ID_CHARS_MAX = 200
+#: Asked for by a consumer's argument, a header of what it is delivered: which of all messages of
+#: the cluster's queues it is.
+POSITION = "x-message-position"
 _NAMES = (DELAY.encode(), DELIVERY_TIME.encode())
 
 
@@ -52,6 +59,14 @@ def negated(headers: Mapping[str, Any]) -> dict[str, int]:
     """What consumers see instead: a message that is published again is not delayed again."""
     delay_ms = headers.get(DELAY)
     return {} if delay_ms is None else {DELAY: -_number(DELAY, delay_ms)}
+
+
+def once_id(headers: Mapping[str, Any]) -> str:
+    """Of a message that has one."""
+    value = headers[ONCE_ID]
+    if type(value) is not str or not 1 <= len(value) <= ONCE_ID_CHARS_MAX:
+        raise ValueError(f"header '{ONCE_ID}' must be text of 1 to {ONCE_ID_CHARS_MAX} characters")
+    return value
 
 
 def dedup_id(

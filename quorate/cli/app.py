@@ -32,6 +32,7 @@ from quorate.cli.output import (
 )
 from quorate.cli.policies import policy_app
 from quorate.cli.postmortem import Judging, postmortem
+from quorate.cli.shovels import shovel_app
 from quorate.cli.streams import cursor_app, stream_app
 from quorate.cli.upgrade import upgrade_app
 from quorate.cli.users import permission_app, user_app
@@ -65,6 +66,7 @@ app.add_typer(permission_app, name="permission", rich_help_panel="Administration
 app.add_typer(vhost_app, name="vhost", rich_help_panel="Administration")
 app.add_typer(policy_app, name="policy", rich_help_panel="Administration")
 app.add_typer(federation_app, name="federation", rich_help_panel="Administration")
+app.add_typer(shovel_app, name="shovel", rich_help_panel="Administration")
 app.add_typer(definitions_app, name="definitions", rich_help_panel="Administration")
 app.add_typer(connection_app, name="connection", rich_help_panel="Looking closer")
 app.add_typer(channel_app, name="channel", rich_help_panel="Looking closer")

@@ -97,7 +97,7 @@ def definitions_import(
         bool,
         typer.Option(
             "--skip-unsupported",
-            help="Leave out what is not there, such as streams, shovels and ha-* of policies.",
+            help="Leave out what is not there, such as ha-* of policies.",
         ),
     ] = False,
     url: Url = None,

@@ -17,7 +17,7 @@ HOMES = {
     "cryptography": ("cluster.raft", "node"),
     "google_crc32c": ("cluster.log",),
     "matplotlib": ("chaos.report",),
-    "nats": ("chaos.load.nats_py_client",),
+    "nats": ("chaos.load.nats_py_client", "node.links.shovel_nats"),
     "netfilterqueue": ("chaos.live.packets",),
     "numpy": ("chaos.postmortem",),
     "pamqp": ("node.protocols.amqp", "node.links", "chaos.simulator"),

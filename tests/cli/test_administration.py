@@ -210,6 +210,26 @@ def test_policies_are_pairs_or_json_and_operators_have_their_own(capsys: Output)
     assert rows_of(capsys, "policy", "list") == []
 
 
+def test_shovels_are_made_shown_restarted_and_deleted(capsys: Output):
+    assert run(["queue", "declare", "from"]) == 0
+    add = ["shovel", "add", "mover", "src-uri=amqp://", "src-queue=from", "dest-uri=amqp://"]
+    assert run(add) == 0
+    assert run([*add, "dest-queue=to", "src-prefetch-count=7"]) == 0
+    assert "replaced" in capsys.readouterr().err
+    assert run([*add, "colour=red"]) == 1
+    assert "has no field 'colour'" in capsys.readouterr().err
+    while rows_of(capsys, "shovel", "list")[0]["state"] != "running":
+        pass
+    (row,) = rows_of(capsys, "shovel", "show", "mover")
+    assert (row["src_queue"], row["dest_queue"], row["node"]) == ("from", "to", "n1")
+    assert run(["shovel", "list"]) == 0
+    assert "amqp:// from" in capsys.readouterr().out
+    assert run(["shovel", "restart", "mover"]) == 0
+    assert run(["shovel", "delete", "mover"]) == 0
+    assert run(["shovel", "delete", "mover"]) == 1
+    assert "quorate shovel list" in capsys.readouterr().err
+
+
 # --- routing --------------------------------------------------------------------------------------
 
 

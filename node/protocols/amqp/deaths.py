@@ -1,7 +1,7 @@
 """What consumers are told about a message's past: headers made from the broker's own records.
 
 RabbitMQ's names: x-death, x-first-death-*, x-last-death-* (dead lettering), x-delivery-count and
-x-acquired-count (quorum queues). Of our own: x-fencing-token.
+x-acquired-count (quorum queues). Of our own: x-fencing-token, x-message-position.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from node.messages import properties as props
 from node.messages.amqp_errors import AmqpError
+from node.messages.attributes import POSITION
 from node.messages.message import carbon_copies, exchange_and_key, where_of
 
 DELIVERY_COUNT = "x-delivery-count"
@@ -48,6 +49,13 @@ def marked(
     with suppress(AmqpError):
         properties = props.with_headers(properties, headers, drop=drop)
     return where, properties
+
+
+def placed(properties: bytes, position: str) -> bytes:
+    """With the place of the message, for a consumer that has asked for it."""
+    with suppress(AmqpError):
+        return props.with_headers(properties, {POSITION: position})
+    return properties
 
 
 def _headers(properties: bytes) -> Mapping[str, Any]:

@@ -41,10 +41,11 @@ from node.messages.amqp_errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.attributes import POSITION
 from node.messages.message import on_wire
 from node.metrics.client_counters import ProtocolCounters
 from node.protocols.amqp import writer
-from node.protocols.amqp.deaths import marked
+from node.protocols.amqp.deaths import marked, placed
 from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.stream_consumers import StreamFeed, stream_on_wire
 
@@ -73,11 +74,27 @@ class ChannelConsumer:
     silent: bool = False  # the client wants no consume-ok
     feed: StreamFeed | None = None  # of a stream
     fenced: bool = field(init=False)  # its deliveries carry their tokens
+    placed: bool = field(init=False)  # they say which message of its queue each is
     wire_tag: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.fenced = self.info.arguments.get(SINGLE_ACTIVE) is True
+        self.placed = self.arguments.get(POSITION) is True
         self.wire_tag = self.tag.encode()
+
+
+def runs_for(consumer: ChannelConsumer, batch: MessageBatch) -> list[tuple[int, int, bytes, bytes]]:
+    """As `runs`, as this consumer is to see them."""
+    info = consumer.info
+    found = runs(batch, info.name, fenced=consumer.fenced)
+    if not consumer.placed:
+        return found
+    each: list[tuple[int, int, bytes, bytes]] = []
+    for start, end, where, properties in found:
+        for at in range(start, end):
+            shown = placed(properties, f"{info.queue}.{batch.first + at}")
+            each.append((at, at + 1, where, shown))
+    return each
 
 
 def runs(
@@ -539,14 +556,14 @@ class Deliveries:
         served = self._counted.of(consumer.info)
         served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
         number, frame_max = self._channel.number, self._host.frame_max
-        wire_tag, name = consumer.wire_tag, consumer.info.name
+        wire_tag = consumer.wire_tag
         assert self._connection is not None, "deliveries come from the broker"
         known = self._connection.consumers.get((consumer.info.queue, consumer.key))
         large = batch.bodies[0]
         if isinstance(large, LargeBody):
             self._emit_large(consumer, batch, large, tag)
             return
-        for start, end, where, properties in runs(batch, name, fenced=consumer.fenced):
+        for start, end, where, properties in runs_for(consumer, batch):
             part = bodies[start:end] if end - start < count else bodies
             data = writer.deliveries(
                 number,
@@ -568,7 +585,7 @@ class Deliveries:
     ) -> None:
         """One whose body leaves in pieces: the only one of its batch."""
         info = consumer.info
-        ((_, _, where, properties),) = runs(batch, info.name, fenced=consumer.fenced)
+        ((_, _, where, properties),) = runs_for(consumer, batch)
         head = writer.delivery_head(
             self._channel.number,
             consumer.wire_tag,

@@ -155,8 +155,8 @@ async def test_rabbitmqadmin_2_administers_and_survives_a_leader(
     )
     assert "ha-mode" in await admin(mirrors, fails=True)
     shovel = "shovels declare_amqp091 --name s --source-uri amqp:// --destination-uri amqp://"
-    shovel += " --source-queue q --destination-queue c"
-    assert "no shovels" in await admin(shovel, fails=True)
+    await admin(f"{shovel} --source-queue c --destination-queue c2")
+    assert "c2" not in await admin("shovels delete --name s") + await admin("shovels list_all")
 
     await broker.kill(await broker.leader("q"))
     got = await admin("get messages --queue q --count 1 --ack-mode ack_requeue_false")

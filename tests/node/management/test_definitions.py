@@ -14,7 +14,7 @@ from tests.node.nodes import Nodes
 
 Json = dict[str, Any]
 
-#: What RabbitMQ 3.13 exports of a cluster with mirrors, a stream and a shovel, cut down.
+#: What RabbitMQ 3.13 exports of a cluster with mirrors, a stream and a plugin, cut down.
 RABBITMQ: Json = {
     "rabbit_version": "3.13.7",
     "rabbitmq_version": "3.13.7",
@@ -32,7 +32,7 @@ RABBITMQ: Json = {
     "permissions": [
         {"user": "u1", "vhost": "shop", "configure": ".*", "write": ".*", "read": ".*"}
     ],
-    "parameters": [{"component": "shovel", "vhost": "shop", "name": "away", "value": {"a": 1}}],
+    "parameters": [{"component": "plugin", "vhost": "shop", "name": "away", "value": {"a": 1}}],
     "policies": [
         {
             "vhost": "shop",
@@ -194,7 +194,7 @@ async def test_what_is_there_stays_and_repeating_changes_nothing(api: Api):
 async def test_a_large_import_is_there_on_every_node_at_once(tmp_path: Path):
     names = [f"q{number:04}" for number in range(1_200)]
     queues = [{"name": name, "vhost": "/", "durable": True} for name in names]
-    bindings = [
+    bindings: list[Json] = [
         {
             "source": "amq.topic",
             "vhost": "/",
@@ -271,7 +271,8 @@ async def test_an_export_for_rabbitmq_holds_no_hash_that_it_cannot_read(api: Api
 
 
 async def test_passwords_are_kept_as_rabbitmq_keeps_them_where_that_is_set(tmp_path: Path):
-    async with Nodes(tmp_path, **{"auth.password_hashing": "rabbitmq_sha256"}) as nodes:
+    flags: Json = {"auth.password_hashing": "rabbitmq_sha256"}
+    async with Nodes(tmp_path, **flags) as nodes:
         api = api_of(nodes.one)
         await api.put("users/ann", password="secret", tags="management")
 

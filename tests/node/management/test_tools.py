@@ -134,8 +134,13 @@ async def test_rabbitmqadmin_administers(admin: Admin, tmp_path: Path):
         "priority=1", "apply-to=queues",
     )  # fmt: skip
     await admin.run("declare", "vhost_limit", "vhost=v", "name=max-queues", "value=5")
-    shovel = ("component=shovel", "name=s", 'value={"src-uri":"amqp://"}')
-    assert "no shovels" in await admin.run("declare", "parameter", *shovel, fails=True)
+    shovel = ("component=shovel", "name=s")
+    value = '{"src-uri":"amqp://","src-queue":"q","dest-uri":"amqp://","dest-queue":"q2"}'
+    half = 'value={"src-uri":"amqp://"}'
+    assert "src-queue" in await admin.run("declare", "parameter", *shovel, half, fails=True)
+    await admin.run("declare", "parameter", *shovel, f"value={value}")
+    assert [row["name"] for row in await admin.listed("parameters", "name")] == ["s"]
+    await admin.run("delete", "parameter", *shovel)
     mirrored = ("name=ha", "pattern=^q", 'definition={"ha-mode":"all"}')
     assert "ha-mode: " in await admin.run("declare", "policy", *mirrored, fails=True)
     await admin.run("declare", "queue", "name=q")

@@ -53,10 +53,15 @@ func main() {
 		_, err := client.PutPolicy(vhost, "ha", rabbithole.Policy{Pattern: ".*", ApplyTo: "queues", Definition: rabbithole.PolicyDefinition{"ha-mode": "all"}})
 		return err
 	})
-	refused("no shovels", func() error {
+	refused("src-queue", func() error {
 		_, err := client.DeclareShovel(vhost, "s", rabbithole.ShovelDefinition{SourceURI: rabbithole.URISet{"amqp://"}, DestinationURI: rabbithole.URISet{"amqp://"}})
 		return err
 	})
+	done(client.DeclareShovel(vhost, "s", rabbithole.ShovelDefinition{
+		SourceURI: rabbithole.URISet{"amqp://"}, SourceQueue: "nothing", DestinationURI: rabbithole.URISet{"amqp://"}, DestinationQueue: "orders",
+	}))
+	equal(len(must(client.ListShovelsIn(vhost))), 1, "shovels")
+	done(client.DeleteShovel(vhost, "s"))
 	refused("no federation", func() error {
 		_, err := client.PutFederationUpstream(vhost, "f", rabbithole.FederationDefinition{Uri: rabbithole.URISet{"amqp://"}})
 		return err

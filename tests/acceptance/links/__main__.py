@@ -1,0 +1,33 @@
+"""`python -m tests.acceptance.links`: messages between brokers while both sides are killed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.acceptance.links.shovels import SCENES, Result
+from tests.testkit.rabbitmq import installed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.links", description=__doc__)
+    parser.add_argument("--messages", type=int, default=100_000, help="of each scene")
+    parser.add_argument("--only", choices=list(SCENES), help="this scene")
+    given = parser.parse_args()
+    if not installed():
+        print("RabbitMQ's scenes are left out; on Debian: apt-get install rabbitmq-server")
+    results: list[Result] = []
+    for name, scene in SCENES.items():
+        if given.only not in (None, name) or (scene.needs_rabbitmq and not installed()):
+            continue
+        with tempfile.TemporaryDirectory(prefix="links-") as folder:
+            results.append(asyncio.run(scene.run(Path(folder), given.messages, print)))
+        print(results[-1].line())
+    return 0 if results and all(result.good for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
