@@ -13,25 +13,17 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Literal, NamedTuple, Protocol
 
-from pamqp import commands
-
 from node.links.link import Link
 
 AckMode = Literal["on-confirm", "on-publish", "no-ack"]
 
 
 class Item(NamedTuple):
-    """A message on its way, as AMQP has it. `tag`: how the source knows it; `identity`: the same
-    whenever the source delivers the same message again, and never that of another one; None:
-    nothing tells it from others.
-    """
+    """A message on its way. `tag`: how the source knows it."""
 
     tag: Any
     body: bytes
-    properties: commands.Basic.Properties
-    exchange: str
-    routing_key: str
-    identity: str | None = None
+    message: Any  # all else of it, as the source and the destination have agreed
 
 
 class Source(Protocol):

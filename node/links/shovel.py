@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from pamqp import commands
 
 from cluster.machine.checks import is_short_text, shown
 from node.errors import Refused
@@ -53,6 +55,18 @@ _ALLOWED: Final[Mapping[type, str]] = {
 }
 #: RabbitMQ's name of a property, and AMQP's.
 _RENAMED: Final = {"message_type": "type"}
+
+
+class Message(NamedTuple):
+    """One on its way, beside its body, as AMQP has it. `identity`: the same whenever the source
+    delivers the same message again, and never that of another one; None: nothing tells it from
+    others.
+    """
+
+    properties: commands.Basic.Properties
+    exchange: str
+    routing_key: str
+    identity: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pamqp import commands
 
 from node.links.amqp import AmqpClient, LinkChannel, LinkConnection, message_of
 from node.links.moving import Item
-from node.links.shovel import QUEUE_LENGTH, AmqpDestination, AmqpSource, Shovel
+from node.links.shovel import QUEUE_LENGTH, AmqpDestination, AmqpSource, Message, Shovel
 from node.messages.attributes import ONCE_ID, POSITION
 
 #: Headers that tell through where a message came, and when.
@@ -105,14 +105,9 @@ class AmqpTaker:
             self._left -= 1
         body, properties = message_of(message)
         assert message.delivery_tag is not None
-        return Item(
-            message.delivery_tag,
-            body,
-            properties,
-            message.exchange or "",
-            message.routing_key or "",
-            self._identity(body, properties),
-        )
+        where = message.exchange or "", message.routing_key or ""
+        identity = self._identity(body, properties)
+        return Item(message.delivery_tag, body, Message(properties, *where, identity))
 
     def _identity(self, body: bytes, properties: commands.Basic.Properties) -> str | None:
         """In a cluster of this kind a message is known by its place in its queue; elsewhere by its
@@ -202,7 +197,8 @@ class AmqpGiver:
         self._channel = await self._connection.channel(confirms=confirms)
 
     async def publish(self, item: Item) -> None:
-        to, properties = self._to, item.properties
+        to, message = self._to, cast("Message", item.message)
+        properties = message.properties
         headers: dict[str, Any] = dict(properties.headers or {})
         shovel = self._running.shovel
         if shovel.forward_headers:
@@ -218,10 +214,10 @@ class AmqpGiver:
                 properties.timestamp = dt.datetime.fromtimestamp(value, dt.UTC)
             else:
                 setattr(properties, name, value)
-        if item.identity is not None and self._connection.is_ours:
-            headers[ONCE_ID] = item.identity
+        if message.identity is not None and self._connection.is_ours:
+            headers[ONCE_ID] = message.identity
         properties.headers = headers or None
-        exchange, key = item.exchange, item.routing_key
+        exchange, key = message.exchange, message.routing_key
         if to.queue is not None:
             exchange, key = "", to.queue
         elif to.exchange is not None:

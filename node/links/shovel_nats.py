@@ -19,7 +19,7 @@ from pamqp import commands
 
 from node.links.definition import without_password
 from node.links.moving import Item
-from node.links.shovel import NatsDestination, NatsSource, Shovel
+from node.links.shovel import Message, NatsDestination, NatsSource, Shovel
 
 CONNECT_S_MAX: Final = 15
 CLOSE_S_MAX: Final = 2.0
@@ -122,7 +122,7 @@ class NatsTaker:
         )
         sequence = message.metadata.sequence.stream
         identity = f"{self._origin}.{self._stream}.{sequence}"
-        return Item(message, message.data, properties, "", message.subject, identity)
+        return Item(message, message.data, Message(properties, "", message.subject, identity))
 
     async def settle(self, tag: Any) -> None:
         while self._unsettled:
@@ -145,14 +145,13 @@ class NatsGiver:
         self._confirms = shovel.ack_mode == "on-confirm"
 
     async def publish(self, item: Item) -> None:
-        headers = _as_text(item.properties.headers or {})
-        if item.properties.content_type:
-            headers.setdefault("Content-Type", item.properties.content_type)
-        if item.identity is not None:
-            headers[Header.MSG_ID.value] = item.identity
-        elif item.properties.message_id:
-            headers[Header.MSG_ID.value] = item.properties.message_id
-        subject = self._to.subject or item.routing_key
+        properties, _, key, identity = cast("Message", item.message)
+        headers = _as_text(properties.headers or {})
+        if properties.content_type:
+            headers.setdefault("Content-Type", properties.content_type)
+        if identity is not None:
+            headers[Header.MSG_ID.value] = identity
+        subject = self._to.subject or key
         if self._confirms:
             await self._js.publish(subject, item.body, headers=headers or None)
         else:
