@@ -461,6 +461,7 @@ class Monitoring:
             if config:
                 shown["config"] = row["config"]
             shown["state"] = row["state"]
+            shown |= {each: row[each] for each in ("mirror", "sources") if each in row}
             if consumers:
                 shown["consumer_detail"] = [
                     self._consumer_row(info, each, groups[group.id], config=config)

@@ -1,6 +1,6 @@
 """Streams and their consumers over the management API: as NATS's clients make and use them."""
 
-# pyright: basic
+# pyright: basic, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -188,6 +188,8 @@ class TestStreams:
             ("DELETE", "S/consumers/c", None),
             ("PUT", "S/consumers/c/pause", {"pause_until": "2099-01-01T00:00:00Z"}),
             ("PUT", "own", {"subjects": ["others"]}),  # which it could read then
+            ("PUT", "own", {"mirror": {"name": "S"}}),
+            ("PUT", "own", {"sources": [{"name": "S"}]}),
         ):
             reply = await refused(ann, method, f"streams/%2F/{path}", body)
             assert reply.status == 401, (method, path, reply)

@@ -11,6 +11,7 @@ from typing import Any
 
 import nats
 import pytest
+from nats.js.api import StreamSource
 
 from node.node import Node
 from node.protocols.nats.jetstream.times import ms_of_text
@@ -212,6 +213,20 @@ async def test_streams_and_consumers_are_shown_by_every_node(three: Three):
         for node in nodes.values()
     ]
     assert sum(len(account["stream_detail"]) for rows in led for account in rows) == 1
+
+    await js.add_stream(name="COPY", mirror=StreamSource(name="ORDERS"))
+
+    def mirrors() -> list[str]:
+        """As the node that leads it shows it."""
+        rows = [
+            json.loads(told(node, "jsz?streams=1&stream-leader-only=1")[1])["account_details"]
+            for node in nodes.values()
+        ]
+        found = [each for row in rows for account in row for each in account["stream_detail"]]
+        return [each["mirror"]["name"] for each in found if each.get("mirror")]
+
+    await until(lambda: mirrors() == ["ORDERS"])
+    await js.delete_stream("COPY")
     await js.delete_stream("ORDERS")
     await client.close()
 
