@@ -20,6 +20,7 @@ from quorate.cli.drain import node_app
 from quorate.cli.exchanges import binding_app, exchange_app
 from quorate.cli.federation import federation_app
 from quorate.cli.groups import group_app
+from quorate.cli.lost import recover_messages
 from quorate.cli.message import message
 from quorate.cli.output import (
     FOLDER,
@@ -74,6 +75,7 @@ app.add_typer(consumer_app, name="consumer", rich_help_panel="Looking closer")
 app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
 app.command(rich_help_panel="Administration")(backup)
 app.command(rich_help_panel="Administration")(restore)
+app.command("recover-messages", rich_help_panel="Administration")(recover_messages)
 app.command(rich_help_panel="Looking closer")(message)
 app.command(cls=Judging, rich_help_panel="Looking closer")(postmortem)
 
