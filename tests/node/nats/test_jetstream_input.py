@@ -13,6 +13,7 @@ from tests.node.management.api import api_of
 from tests.node.nats.conftest import Connect
 from tests.node.nats.wire import Wire
 from tests.node.nodes import Running
+from tests.testkit.waiting import wait_until
 
 VERBS = [
     "INFO",
@@ -150,7 +151,7 @@ def test_headers_at_the_head_of_a_stream_spoil_no_list_of_queues(
 ):
     ask(client, "STREAM.PURGE.S", b"")
     client.send(b"HPUB s.a %d %d\r\n%b\r\n" % (len(header), len(header), header))
-    assert b'"messages":1,' in ask(client, "STREAM.INFO.S", b"")
+    wait_until(lambda: b'"messages":1,' in ask(client, "STREAM.INFO.S", b""))
 
     api = api_of(running.node)
     [row] = [row for row in running.do(api.get("queues")) if row["name"] == "S"]
