@@ -18,7 +18,10 @@ from quorate.local import LocalCluster, LocalNode
 from tests.node.nodes import free_ports, until
 from tests.testkit.commands import begin
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
+
+#: Every look is a process that begins, beside five nodes and a load.
+SLOW_S = 300.0
 Row = dict[str, Any]
 
 
@@ -163,7 +166,7 @@ async def test_three_nodes_become_five_and_the_first_one_leaves(local: LocalClus
             said = await quorate_.run("node", "add", name, f"127.0.0.1:{made.peer}")
             assert "next: start it with `join = true`" in said
             await local.start(made)
-            await until(lambda name=name: quorate_.joined(name))
+            await until(lambda name=name: quorate_.joined(name), within_s=SLOW_S)
 
         planned = await quorate_.run("group", "spread", "--dry-run")
         assert "5 of 8 groups would move" in planned
@@ -178,14 +181,14 @@ async def test_three_nodes_become_five_and_the_first_one_leaves(local: LocalClus
         said = await Commands(local.nodes[0].url).run("node", "remove", "node-1")
         assert "node node-1: removed; copies: node-2 6, node-3 6, node-4 6, node-5 6" in said
         assert local.nodes[0].process is not None
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SLOW_S):
             assert await local.nodes[0].process.wait() == 0
 
         stop.set()
         await publishing
         sent.append(b"last")
         await client.publish("orders", b"last")
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SLOW_S):
             await consuming
     assert got == set(sent)
     nodes = await Commands(local.nodes[1].url).rows("node", "list")
@@ -213,7 +216,7 @@ async def test_a_node_that_is_silent_and_then_killed_is_replaced_by_another(loca
     replacing = await quorate_.begin(
         "node", "replace", "node-2", "node-4", f"127.0.0.1:{made.peer}"
     )
-    await until(lambda: _is_known(quorate_, "node-4"))
+    await until(lambda: _is_known(quorate_, "node-4"), within_s=SLOW_S)
     replacing.send_signal(signal.SIGINT)
     _, words = await replacing.communicate()
     assert replacing.returncode == 130, words.decode()

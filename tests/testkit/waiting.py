@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 #: Long: it is waited for what must come, on a machine that may be slow.
-WAIT_S = 60.0
+WAIT_S = 120.0
 LOOK_S = 0.01
 #: How long nothing happens where nothing is to happen.
 QUIET_S = 0.2
