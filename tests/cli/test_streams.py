@@ -164,8 +164,8 @@ def test_a_cursor_is_made_read_by_paused_and_deleted(capsys: Output, nodes: Node
     async def read(js: JetStreamContext) -> None:
         subscription = await js.pull_subscribe_bind("billing", stream="orders")
         first, second, _ = await subscription.fetch(3, timeout=WAIT_S)
-        await first.ack_sync()
-        await second.ack_sync()
+        await first.ack_sync(WAIT_S)
+        await second.ack_sync(WAIT_S)
 
     filled(nodes, 10, read)
     assert run(["cursor", "add", "orders", "audit", "--from", "5", "--ack", "all"]) == 0

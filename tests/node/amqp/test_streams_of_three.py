@@ -159,7 +159,7 @@ async def test_what_amqps_clients_publish_is_read_by_natss_with_its_headers(node
         assert (config.name, config.subjects or []) == ("S", [])
         await js.add_consumer("S", durable_name="d", ack_policy="explicit")
         subscription = await js.pull_subscribe_bind("d", "S")
-        first, second = await subscription.fetch(2)
+        first, second = await subscription.fetch(2, timeout=WAIT_S)
     assert first.data == b"body"
     headers = dict(first.headers or {})
     assert len(headers.pop("Message-Id")) == 32  # aio-pika's own
@@ -198,7 +198,9 @@ async def test_a_routing_key_among_the_subjects_of_a_stream_is_the_subject(nodes
         bound = await js.pull_subscribe_bind("all", "KEYED")
         found = list[tuple[str, str]]()
         while len(found) < 8:
-            found += [(each.subject, each.data.decode()) for each in await bound.fetch(1)]
+            found += [
+                (each.subject, each.data.decode()) for each in await bound.fetch(1, timeout=WAIT_S)
+            ]
         assert sorted(found[6:]) == [("orders.dead", "dead"), ("orders.hand", "hand")]
         assert found[:6] == [
             ("orders.new", "orders.new"),
@@ -212,7 +214,7 @@ async def test_a_routing_key_among_the_subjects_of_a_stream_is_the_subject(nodes
             "KEYED", durable_name="some", filter_subject="orders.>", ack_policy="none"
         )
         bound = await js.pull_subscribe_bind("some", "KEYED")
-        message = (await bound.fetch(1))[0]
+        message = (await bound.fetch(1, timeout=WAIT_S))[0]
         assert message.headers == {
             "Message-Id": "m1",
             "Correlation-Id": "c1",

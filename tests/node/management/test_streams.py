@@ -238,7 +238,7 @@ class TestConsumers:
         assert (await api.ask("PATCH", path, {"ack_wait": "2m"})).status == 200
         subscription = await js.pull_subscribe_bind("c", stream="S")
         messages = await subscription.fetch(3, timeout=WAIT_S)
-        await messages[0].ack_sync()
+        await messages[0].ack_sync(WAIT_S)
 
         shown = await api.get(path)
         assert (shown["num_pending"], shown["num_ack_pending"]) == (2, 2)

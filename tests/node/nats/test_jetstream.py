@@ -27,6 +27,7 @@ from nats.js.errors import (
 )
 
 from cluster.raft.links import TcpLinks
+from cluster.types import NodeId
 from node.broker.stream_reads import stream_of
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Three
@@ -210,7 +211,7 @@ class TestSamples:
         config = ConsumerConfig(durable_name="c", sample_freq="100%")
         subscription = await js.pull_subscribe("s", "c", stream="S", config=config)
 
-        for message in await subscription.fetch(3):
+        for message in await subscription.fetch(3, timeout=WAIT_S):
             await message.ack()
 
         samples = [json.loads((await told.next_msg(WAIT_S)).data) for _ in range(3)]
@@ -457,7 +458,7 @@ class TestPulling:
             subscription = await js.pull_subscribe("s", durable="c")
             for message in await subscription.fetch(100, timeout=WAIT_S):
                 found.append(number_of(message))
-                await message.ack_sync()
+                await message.ack_sync(WAIT_S)
 
         assert found == list(range(1, 251))
         info = await contexts[1].consumer_info("S", "c")
@@ -510,8 +511,8 @@ class TestPulling:
         await published(js, "s.b", 10, first=11)
         subscription = await contexts[1].pull_subscribe("s.a", durable="a")
 
-        for message in await subscription.fetch(10):
-            await message.ack_sync()
+        for message in await subscription.fetch(10, timeout=WAIT_S):
+            await message.ack_sync(WAIT_S)
 
         assert (await js.stream_info("S")).state.messages == 10
         assert await refused(js.pull_subscribe("s.*", durable="b")) == 10100
@@ -538,8 +539,8 @@ class TestPulling:
         await contexts[0].add_stream(name="S", subjects=["s"])
         await published(contexts[0], "s", 3)
         subscription = await contexts[0].pull_subscribe("s", durable="c")
-        (message,) = await subscription.fetch(1)
-        await message.ack_sync()
+        (message,) = await subscription.fetch(1, timeout=WAIT_S)
+        await message.ack_sync(WAIT_S)
         group = three.nodes.one.cluster.queue_info("/", "S").group  # type: ignore[union-attr]
         leader = three.nodes.one.cluster.leader_of(group)
         other = next(name for name in three.nodes.nodes if name != leader)
@@ -577,6 +578,15 @@ class TestPulling:
         told = await subscription.next_msg(WAIT_S)
         assert told.headers is not None
         assert told.headers["Status"] == "409"
+
+        # Tests after this one want nodes that hear each other.
+        assert leader is not None
+        here, there = (three.nodes.nodes[each].cluster.peers for each in (name, leader))
+
+        def linked() -> bool:
+            return here.is_up(leader) and there.is_up(NodeId(name))
+
+        await asyncio.to_thread(three.do, until(linked))
 
 
 class TestPushing:
