@@ -19,8 +19,9 @@ S = "streams/%2F/S"
 
 
 async def context_of(nodes: Nodes, name: str) -> JetStreamContext:
-    address = nodes.nodes[name].nats.address
-    client = await nats.connect(f"nats://{address}", user="guest", password="guest")
+    listener = nodes.nodes[name].nats
+    assert listener is not None
+    client = await nats.connect(f"nats://{listener.address}", user="guest", password="guest")
     return client.jetstream(timeout=WAIT_S)
 
 
