@@ -264,6 +264,47 @@ class TestTransforms:
         assert await tried(republish={"src": "s.*", "dest": "s.$1"}) == 10052
 
 
+class Late:
+    """A cluster whose catalog knows of each queue from the second question on."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._of = cluster
+        self._asked: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+    @property
+    def catalog_machine(self) -> Any:
+        return self
+
+    def queue_by_id(self, queue: int) -> Any:
+        known = queue in self._asked
+        self._asked.add(queue)
+        return self._of.catalog_machine.queue_by_id(queue) if known else None
+
+    def queues_of(self, group: int) -> Any:
+        return self._of.catalog_machine.queues_of(group)
+
+
+class TestLeading:
+    async def test_a_stream_that_its_group_has_before_the_catalog_here_follows_all_the_same(
+        self, contexts: list[JetStreamContext], three: Three, monkeypatch: pytest.MonkeyPatch
+    ):
+        for node in three.nodes.nodes.values():
+            leading = node.parts.jetstream.leading
+            monkeypatch.setattr(leading, "_cluster", Late(leading._cluster))
+        js = contexts[0]
+        await add_stream(js, "O", "o")
+        await published(js, "o", 1)
+
+        found = await api(js, "STREAM.CREATE.M", name="M", mirror={"name": "O"}, num_replicas=3)
+
+        assert "error" not in found
+        while not (await js.stream_info("M")).state.messages:
+            await asyncio.sleep(WAIT_A_LITTLE_S)
+
+
 class TestAnew:
     async def test_a_consumer_begins_anew_at_all_nodes_and_those_who_wait_get_it(
         self, contexts: list[JetStreamContext]

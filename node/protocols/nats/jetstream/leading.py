@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +34,8 @@ from node.protocols.nats.jetstream.republishing import Republishing
 from node.protocols.nats.jetstream.times import NS_PER_MS
 from node.tasks import Tasks
 
+#: A stream that the catalog does not know yet is looked at again.
+AGAIN_S: Final = 0.05
 LEADERSHIP_CHANGE: Final = "Leadership Change"
 CONSUMER_DELETED: Final = "Consumer Deleted"
 
@@ -112,6 +115,10 @@ class Leading:
         if led is None:
             info = self._cluster.catalog_machine.queue_by_id(queue)
             if info is None:
+                # Its group made it before the catalog's copy here knows of it; or it is deleted.
+                if group.ready and stream_of(group, queue) is not None:
+                    call = asyncio.get_running_loop().call_later
+                    call(AGAIN_S, self._changed, group, queue)
                 return
             led = self._found(info, group)
         self._look(led)
