@@ -89,7 +89,7 @@ class FakeAlarms:
 
 
 class FakeCluster:
-    catalog_machine = SimpleNamespace(version=3)
+    catalog_machine = SimpleNamespace(version=3, entry=lambda *_key: None)
 
     def __init__(self) -> None:
         self.removed: list[tuple[str, str]] = []
