@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=100_000, help="of each scene")
     parser.add_argument("--only", choices=list(SCENES), help="this scene")
     given = parser.parse_args()
+    # Brokers that were started are ended, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     if not installed():
         print("RabbitMQ's scenes are left out; on Debian: apt-get install rabbitmq-server")
     results: list[Result] = []

@@ -274,8 +274,8 @@ async def _drained(side: Side) -> list[str]:
 async def _rabbitmq(folder: Path) -> AsyncGenerator[Rabbit]:
     names = Names(folder)
     process = RabbitProcess(names)
-    await asyncio.to_thread(process.start)
     try:
+        await asyncio.to_thread(process.start)
         yield Rabbit(process)
     finally:
         await asyncio.to_thread(process.kill)
