@@ -33,6 +33,14 @@ QUEUES: dict[str, dict[str, str | int | bool]] = {
     "short": {**QUORUM, **DEAD, "x-max-length": 5},
     "one": {**QUORUM, "x-single-active-consumer": True},
     "classic": {"x-queue-type": "classic"},
+    "shovelled": {**QUORUM},
+}
+#: From there to where it is consumed.
+SHOVEL = {
+    "src-uri": "amqp://",
+    "src-queue": "shovelled",
+    "dest-uri": "amqp://",
+    "dest-queue": "orders",
 }
 #: One for most buckets of the sizes.
 SIZES = (10, 400, 4_000, 40_000, 400_000)
@@ -72,7 +80,7 @@ async def _publisher(clients: _Clients) -> Step:
 
     async def step() -> None:
         size = SIZES[next(sizes) % len(SIZES)]
-        for queue in ("orders", "auto", "fetched", "one", "classic"):
+        for queue in ("orders", "auto", "fetched", "one", "classic", "shovelled"):
             await _publish(channel, queue, bytes(size))
         for queue in ("expires", "rejects", "fails", "short"):
             await _publish(channel, queue, b"to die")
@@ -188,6 +196,9 @@ async def _http(http: aiohttp.ClientSession, node: LocalNode) -> Step:
         "properties": {},
     }
     guest = aiohttp.BasicAuth("guest", "guest")
+    shovel = f"{node.url}/api/parameters/shovel/%2F/moves"
+    async with http.put(shovel, json={"value": SHOVEL}, auth=guest) as answer:
+        answer.raise_for_status()
 
     async def step() -> None:
         for answering in (
