@@ -152,7 +152,8 @@ async def test_links_say_how_they_are_and_start_again(sites: list[OurSite]):
     assert link["uri"] == up.uri.replace("guest:guest@", "")
     assert await down.api.get("federation-links/%2F/state/down") == []
 
-    status, shown, errors = await command("federation", "list", "--url", down.api.url)
+    listed = ("federation", "list", "--url", down.api.url)
+    status, shown, errors = await command(*listed, COLUMNS="200")
     assert (status, link["id"] in shown, "exchange fed.x" in shown) == (0, True, True), errors
     restart = ("federation", "restart", link["id"], "--url", down.api.url)
     assert (await command(*restart))[0] == 0
