@@ -188,14 +188,16 @@ class NatsReader:
             if data[stop - 2 : stop] != CRLF:
                 raise UnknownOperation
             if not data.startswith(line, stop):
-                if reply and not header_bytes and (run := _requests(data, position, line, stop)):
-                    tails, bodies = run
-                    start = reply[: reply.rfind(b".") + 1]
-                    replies = [start + tail for tail in tails]
-                    events.append(Requests(subject, replies, size, bodies))
-                    position += len(bodies) * (stop - position)
-                    continue
-                if not reply and subject.startswith(ACK) and (acks := _acks(data, position, stop)):
+                if reply:
+                    run = None if header_bytes else _requests(data, position, line, stop)
+                    if run is not None:
+                        tails, bodies = run
+                        start = reply[: reply.rfind(b".") + 1]
+                        replies = [start + tail for tail in tails]
+                        events.append(Requests(subject, replies, size, bodies))
+                        position += len(bodies) * (stop - position)
+                        continue
+                elif subject.startswith(ACK) and (acks := _acks(data, position, stop)):
                     event, position = acks
                     events.append(event)
                     continue
