@@ -14,6 +14,7 @@ from quorate.consumer import BatchConsumer, Consumer
 from quorate.core import Core
 from quorate.delivery import Chunk, Delivery, Range
 from quorate.errors import Refused
+from quorate.places import nearest
 from quorate.publisher import Publisher
 from quorate.reader import Reader, Start
 
@@ -429,7 +430,7 @@ def _rows(answer: Any) -> list[dict[str, Any]]:
 
 
 def connect(
-    addresses: str | Iterable[str],
+    addresses: str | Iterable[str] | None = None,
     *,
     vhost: str = "/",
     session: str | None = None,
@@ -444,13 +445,15 @@ def connect(
     """`async with quorate.connect("127.0.0.1:8081,127.0.0.1:8082") as client: ...`
 
     addresses: any nodes, as host:port or URLs, a list or separated by commas; the others are
-    learned. resume_ms: how long unsettled messages wait for this client when it loses its
-    connection. forward: talk to the given nodes only and let them pass everything on, for networks
-    where the nodes' own addresses cannot be reached. user, password: or in the addresses, as
-    `http://user:password@host:port`, percent-encoded; on a node's own machine it goes without.
+    learned. Without: those of QUORATE_URL, or of the cluster that `quorate up` started here or in a
+    folder above; PlaceError where there is none. resume_ms: how long unsettled messages wait for
+    this client when it loses its connection. forward: talk to the given nodes only and let them
+    pass everything on, for networks where the nodes' own addresses cannot be reached. user,
+    password: or in the addresses, as `http://user:password@host:port`, percent-encoded; on a node's
+    own machine it goes without.
     """
     return Client(
-        addresses,
+        nearest() if addresses is None else addresses,
         vhost=vhost,
         session=session,
         resume_ms=resume_ms,

@@ -20,10 +20,9 @@ from typing import IO, Any, Literal, cast
 import aiohttp
 
 from quorate.lifetime import tied
+from quorate.places import CLUSTER_FILE
 from quorate.ports import claim, free_port
 
-#: Where the nodes are; read by the command.
-CLUSTER_FILE = "cluster.json"
 #: Of the first node, where they are free.
 PORTS = {"http": 8081, "peer": 7071, "amqp": 5672, "nats": 4222, "nats_monitor": 8222}
 #: How long nodes may take to answer, and to stop, before something is wrong.

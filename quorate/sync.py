@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from quorate.batches import Confirmed, Published
-from quorate.client import Client
+from quorate.client import connect
 from quorate.consumer import BatchConsumer, Consumer
 from quorate.delivery import Batch, Delivery
 from quorate.reader import Reader
@@ -52,8 +52,8 @@ class SyncClient:
     name.
     """
 
-    def __init__(self, addresses: str | Iterable[str], **options: Any) -> None:
-        self._client = Client(addresses, **options)
+    def __init__(self, addresses: str | Iterable[str] | None = None, **options: Any) -> None:
+        self._client = connect(addresses, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="quorate-client", daemon=True
@@ -178,6 +178,6 @@ class SyncClient:
         return self.run(self._client.status(**options))
 
 
-def connect_sync(addresses: str | Iterable[str], **options: Any) -> SyncClient:
+def connect_sync(addresses: str | Iterable[str] | None = None, **options: Any) -> SyncClient:
     """`with quorate.connect_sync("127.0.0.1:8081") as client: client.publish("orders", b"...")`."""
     return SyncClient(addresses, **options)

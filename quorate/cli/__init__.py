@@ -7,9 +7,12 @@ the outcome is unknown · 130 interrupted.
 from __future__ import annotations
 
 import sys
+import time
 from typing import NoReturn
 
 from quorate.lifetime import end_with_starter
+
+EXIT_USAGE = 2
 
 
 def main() -> NoReturn:
@@ -19,20 +22,35 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """One command; returns the exit status."""
+    """One command; returns the exit status. With --watch: again and again, until Ctrl-C."""
+    from quorate.cli.output import EXIT_INTERRUPTED, complain, viewing
+
+    try:
+        status = _once(arguments)
+        # What was wrong with the command itself stays wrong.
+        while viewing.watch is not None and status != EXIT_USAGE:
+            time.sleep(viewing.watch)
+            viewing.begin(f"every {viewing.watch:g} s: quorate {' '.join(arguments)}")
+            status = _once(arguments)
+    except KeyboardInterrupt:
+        if viewing.watch is not None:
+            return 0
+        complain("interrupted")
+        return EXIT_INTERRUPTED
+    return status
+
+
+def _once(arguments: list[str]) -> int:
     import typer
 
     from quorate.cli.app import command_line
-    from quorate.cli.output import EXIT_INTERRUPTED, complain, explain
+    from quorate.cli.output import EXIT_INTERRUPTED, explain
 
     try:
         result = command_line()(arguments, prog_name="quorate", standalone_mode=False)
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort:
-        return EXIT_INTERRUPTED
-    except KeyboardInterrupt:
-        complain("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough.

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import typer
 import typer.main
 
 from quorate.cli.asking import Yes
 from quorate.cli.backup import backup, restore
-from quorate.cli.clients import channel_app, connection_app, consumer_app
-from quorate.cli.definitions import definitions_app
 from quorate.cli.drain import node_app
-from quorate.cli.exchanges import binding_app, exchange_app
-from quorate.cli.federation import federation_app
-from quorate.cli.groups import group_app
 from quorate.cli.lost import recover_messages
 from quorate.cli.message import message
 from quorate.cli.output import (
-    FOLDER,
     CommandError,
     Json,
     Timeout,
     Url,
     Vhost,
     login,
+    viewing,
 )
-from quorate.cli.policies import policy_app
 from quorate.cli.postmortem import Judging, postmortem
-from quorate.cli.shovels import shovel_app
-from quorate.cli.streams import cursor_app, stream_app
-from quorate.cli.upgrade import upgrade_app
-from quorate.cli.users import permission_app, user_app
-from quorate.cli.vhosts import vhost_app
+from quorate.cli.tree import ADMINISTRATION, LOOKING, RUNNING, USING, Root
+from quorate.places import FOLDER
 
 app = typer.Typer(
     name="quorate",
+    cls=Root,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -54,30 +45,14 @@ app = typer.Typer(
 )
 queue_app = typer.Typer(no_args_is_help=True, help="Declare, list, look into and delete queues.")
 log_app = typer.Typer(no_args_is_help=True, help="Read a node's log from its files alone.")
-app.add_typer(node_app, name="node", rich_help_panel="Running a cluster")
-app.add_typer(group_app, name="group", rich_help_panel="Running a cluster")
-app.add_typer(upgrade_app, name="upgrade", rich_help_panel="Running a cluster")
-app.add_typer(queue_app, name="queue", rich_help_panel="Using it")
-app.add_typer(stream_app, name="stream", rich_help_panel="Using it")
-app.add_typer(cursor_app, name="cursor", rich_help_panel="Using it")
-app.add_typer(exchange_app, name="exchange", rich_help_panel="Using it")
-app.add_typer(binding_app, name="binding", rich_help_panel="Using it")
-app.add_typer(user_app, name="user", rich_help_panel="Administration")
-app.add_typer(permission_app, name="permission", rich_help_panel="Administration")
-app.add_typer(vhost_app, name="vhost", rich_help_panel="Administration")
-app.add_typer(policy_app, name="policy", rich_help_panel="Administration")
-app.add_typer(federation_app, name="federation", rich_help_panel="Administration")
-app.add_typer(shovel_app, name="shovel", rich_help_panel="Administration")
-app.add_typer(definitions_app, name="definitions", rich_help_panel="Administration")
-app.add_typer(connection_app, name="connection", rich_help_panel="Looking closer")
-app.add_typer(channel_app, name="channel", rich_help_panel="Looking closer")
-app.add_typer(consumer_app, name="consumer", rich_help_panel="Looking closer")
-app.add_typer(log_app, name="log", rich_help_panel="Looking closer")
-app.command(rich_help_panel="Administration")(backup)
-app.command(rich_help_panel="Administration")(restore)
-app.command("recover-messages", rich_help_panel="Administration")(recover_messages)
-app.command(rich_help_panel="Looking closer")(message)
-app.command(cls=Judging, rich_help_panel="Looking closer")(postmortem)
+app.add_typer(node_app, name="node", rich_help_panel=RUNNING)
+app.add_typer(queue_app, name="queue", rich_help_panel=USING)
+app.add_typer(log_app, name="log", rich_help_panel=LOOKING)
+app.command(rich_help_panel=ADMINISTRATION)(backup)
+app.command(rich_help_panel=ADMINISTRATION)(restore)
+app.command("recover-messages", rich_help_panel=ADMINISTRATION)(recover_messages)
+app.command(rich_help_panel=LOOKING)(message)
+app.command(cls=Judging, rich_help_panel=LOOKING)(postmortem)
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 
@@ -131,55 +106,69 @@ def everywhere(
             help="Our certificate and its key (one PEM file), where nodes ask for one.",
         ),
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            envvar="QUORATE_CONTEXT",
+            help="Which cluster, by the name that `quorate context add` gave it.",
+        ),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch", metavar="SECONDS", min=0.1, hidden=True, help="Show it again and again."
+        ),
+    ] = None,
+    filter: Annotated[  # noqa: A002 -- it is what people type
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="TEXT",
+            hidden=True,
+            help="Only rows that contain this in a column, or COLUMN=TEXT: in that one.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            hidden=True,
+            help="By this column; -COLUMN: the largest first.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and end.")
     ] = False,
 ) -> None:
     """These options may also stand after a command that talks to a cluster."""
     login.url, login.user, login.password_file = url, user, password_file
-    login.ca, login.cert = ca, cert
+    login.ca, login.cert, login.context = ca, cert, context
+    viewing.watch, viewing.filter, viewing.sort = watch, filter, sort
 
 
 #: By this a shell's script asks what a word can become.
 COMPLETE_VAR = "_QUORATE_COMPLETE"
-#: Begins the names of options that stand after a command.
-_HERE = "login_"
 
 
-def command_line() -> Any:
-    """All commands; each that takes --url takes the other options of `everywhere`, too."""
+def command_line() -> Root:
+    """All commands, with the options of `everywhere` after those that they fit."""
     if COMPLETE_VAR in os.environ:
         from typer.completion import (
             completion_init,  # pyright: ignore[reportPrivateImportUsage] -- there is no other door
         )
 
         completion_init()
-    root: Any = typer.main.get_command(app)
-    shared = [each for each in root.params if each.name in ("user", "password_file", "ca", "cert")]
-
-    def remember(context: Any, option: Any, value: Any) -> None:
-        if value is not None:
-            setattr(login, option.name.removeprefix(_HERE), value)
-
-    here: list[Any] = []
-    for each in shared:
-        option = copy.copy(each)
-        option.name = _HERE + each.name  # commands have arguments of their own that are named so
-        option.callback, option.expose_value, option.envvar = remember, False, None
-        here.append(option)
-    waiting = [*root.commands.values()]
-    while waiting:
-        command = waiting.pop()
-        waiting += getattr(command, "commands", {}).values()
-        if any(each.name == "url" for each in command.params):
-            command.params += here
+    root = cast("Root", typer.main.get_command(app))
+    root.grow()
     return root
 
 
 # --- running a cluster ----------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel="Running a cluster")
+@app.command(rich_help_panel=RUNNING)
 def up(
     folder: Annotated[
         Path, typer.Option("--dir", help="Folder for data, logs and addresses of the nodes.")
@@ -244,7 +233,7 @@ def node_recover(
     return run_recover(config, list(context.args), lost, yes=yes, as_json=as_json)
 
 
-@app.command(rich_help_panel="Running a cluster")
+@app.command(rich_help_panel=RUNNING)
 def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> int:
     """Nodes, groups, their leaders, and how far each copy is behind."""
     from quorate.cli.nodes import run_status
@@ -258,7 +247,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-@app.command(rich_help_panel="Looking closer")
+@app.command(rich_help_panel=LOOKING)
 def completion(shell: Annotated[Shell, typer.Argument(help="For which shell.")]) -> int:
     """Print a script that completes commands and options: `source <(quorate completion bash)`; for
     zsh the same; for fish `quorate completion fish | source`.
@@ -666,7 +655,7 @@ def delayed_retime(
 # --- messages -------------------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel="Using it")
+@app.command(rich_help_panel=USING)
 def publish(
     queue: Queue,
     body: Annotated[list[str] | None, typer.Argument(help="One message each.")] = None,
@@ -698,7 +687,7 @@ def publish(
     return run_publish(queue, what, url, vhost=vhost, as_json=as_json, timeout=timeout)
 
 
-@app.command(rich_help_panel="Using it")
+@app.command(rich_help_panel=USING)
 def consume(
     queue: Queue,
     count: Annotated[
@@ -760,7 +749,7 @@ def log_dump(
     return run_log_dump(directory, group, first, last, kinds, as_json=as_json)
 
 
-@app.command(rich_help_panel="Looking closer")
+@app.command(rich_help_panel=LOOKING)
 def bench(
     count: Annotated[int, typer.Option("--count", "-n", min=1)] = 100_000,
     size: Annotated[int, typer.Option("--size", min=23)] = 100,
@@ -779,7 +768,7 @@ def bench(
     return run_bench(count, size, batch, url, as_json=as_json, timeout=timeout)
 
 
-@app.command(rich_help_panel="Looking closer")
+@app.command(rich_help_panel=LOOKING)
 def failover(
     kills: Annotated[int, typer.Option("--kills", min=1, help="How many times.")] = 10,
     rate: Annotated[int, typer.Option("--rate", min=1, help="Messages a second.")] = 1_000,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from quorate.cli.api import with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url, emit, say, stdout
+from quorate.cli.output import CommandError, Json, Timeout, Url, emit, run_async, say, stdout
 from quorate.cli.progress import Bar
 from quorate.errors import QuorateError
 
@@ -168,7 +167,7 @@ async def _fetch(
             bar.add(size // MEGABYTE - shown)
             shown = size // MEGABYTE
         file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
+        os.fsync(file.fileno())
     return size, state.hexdigest()
 
 
@@ -240,7 +239,7 @@ def run_restore(
             where = manifest["cluster"], further.archive
             roll_forward(groups, *where, to=further.to, to_ms=further.to_ms)
         origin = {"backup": str(folder), "cluster": manifest["cluster"], "time": manifest["time"]}
-        asyncio.run(found_cluster(targets, cluster, groups, origin))
+        run_async(found_cluster(targets, cluster, groups, origin))
     except SettingsError as error:
         raise CommandError(str(error), 2) from error
     except (ArchiveGap, LogError) as error:

@@ -13,9 +13,9 @@ from quorate.cli.tables import Columns, Row, cell, show_rows
 if TYPE_CHECKING:
     from quorate.management import Management
 
-connection_app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
-channel_app = typer.Typer(no_args_is_help=True, help="Channels of AMQP clients.")
-consumer_app = typer.Typer(no_args_is_help=True, help="Consumers of all queues.")
+connection_app = typer.Typer(no_args_is_help=True)
+channel_app = typer.Typer(no_args_is_help=True)
+consumer_app = typer.Typer(no_args_is_help=True)
 
 
 def _show(

@@ -19,10 +19,7 @@ from quorate.errors import Refused
 if TYPE_CHECKING:
     pass
 
-definitions_app = typer.Typer(
-    no_args_is_help=True,
-    help="Users, virtual hosts, policies, queues, exchanges and bindings as one JSON document.",
-)
+definitions_app = typer.Typer(no_args_is_help=True)
 
 #: In the order in which they need each other.
 SECTIONS = (

@@ -18,10 +18,8 @@ from quorate.errors import Refused
 if TYPE_CHECKING:
     from quorate.management import Management
 
-exchange_app = typer.Typer(
-    no_args_is_help=True, help="Exchanges, to which clients publish; they route to queues."
-)
-binding_app = typer.Typer(no_args_is_help=True, help="What goes from an exchange to where.")
+exchange_app = typer.Typer(no_args_is_help=True)
+binding_app = typer.Typer(no_args_is_help=True)
 
 Type = Literal[
     "direct",

@@ -13,9 +13,7 @@ from quorate.cli.tables import Row, show_rows
 if TYPE_CHECKING:
     from quorate.management import Management
 
-federation_app = typer.Typer(
-    no_args_is_help=True, help="Links to clusters that exchanges and queues are federated with."
-)
+federation_app = typer.Typer(no_args_is_help=True)
 
 
 def _what(row: Row) -> str:

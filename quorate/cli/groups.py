@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -15,9 +14,7 @@ from quorate.cli.moves import LOOK_S, Anybody, Row, Stage, View, until, watched,
 from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
 from quorate.cli.tables import Alarm, show_rows
 
-group_app = typer.Typer(
-    no_args_is_help=True, help="Raft groups, and which nodes have copies of them."
-)
+group_app = typer.Typer(no_args_is_help=True)
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until all of it has been done.")]
 GOES_ON = "it goes on without this command: `quorate group list` shows how far"
@@ -112,6 +109,8 @@ def group_rebuild(
         )
         stage.words = f"it goes on; then `quorate group move {group} {' '.join(members)}`"
         others = [each for each in members if each != node]
+        import asyncio
+
         await _moved(anybody, group, others)
         while node in await anybody.ask(lambda api: api.get("groups", group, "copies")):  # noqa: ASYNC110 -- it is no event
             await asyncio.sleep(LOOK_S)  # what it has must be gone before it gets it again

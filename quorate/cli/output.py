@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import ssl
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -16,13 +14,13 @@ import typer
 
 from quorate.credentials import split_credentials
 from quorate.errors import OutcomeUnknown, QuorateError, Refused, Unreachable
+from quorate.places import Contexts, local_cluster, named_by
 
 if TYPE_CHECKING:
+    import ssl
+
     from rich.console import Console
 
-FOLDER = ".quorate"
-#: In the folder of a cluster that `quorate up` started: where its nodes are.
-CLUSTER_FILE = "cluster.json"
 PIPE_COLUMNS = 1_000
 #: The exit status of a command that was interrupted.
 EXIT_INTERRUPTED = 130
@@ -42,6 +40,7 @@ class Login:
     """Where this command goes, and as whom. What stands after its name beats what stands before."""
 
     url: str | None = None
+    context: str | None = None
     user: str | None = None
     password_file: Path | None = None
     ca: Path | None = None
@@ -63,6 +62,8 @@ class Login:
         """None: as it is usual. Raises CommandError."""
         if self.ca is None and self.cert is None:
             return None
+        import ssl
+
         file = self.ca
         try:
             context = ssl.create_default_context(cafile=self.ca)
@@ -75,6 +76,29 @@ class Login:
 
 
 login = Login()
+
+
+@dataclass(slots=True)
+class Viewing:
+    """How what is shown is chosen, ordered and repeated."""
+
+    watch: float | None = None  # seconds
+    filter: str | None = None
+    sort: str | None = None
+    _title: str | None = None
+
+    def begin(self, title: str) -> None:
+        """What is shown next takes the place of what is on the screen."""
+        self._title = title
+
+    def clear(self) -> None:
+        if self._title is not None and sys.stdout.isatty():
+            sys.stdout.write(f"\x1b[H\x1b[2J{self._title}\n\n")
+            sys.stdout.flush()
+        self._title = None
+
+
+viewing = Viewing()
 
 
 def _given_here(value: str | None) -> str | None:
@@ -105,6 +129,7 @@ def stdout() -> Console:
     """A file or a pipe gets tables of any width: their lines are whole, for grep."""
     from rich.console import Console
 
+    viewing.clear()
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return Console()
     return Console(soft_wrap=True, width=PIPE_COLUMNS)
@@ -128,6 +153,7 @@ def _plain(value: Any) -> Any:
 
 def say(text: str) -> None:
     """Words for a person, on standard error, so that standard output stays clean."""
+    viewing.clear()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -209,19 +235,20 @@ def _explain(error: Exception) -> int | None:
 
 def addresses(url: str | None) -> list[str]:
     """Where the cluster is. Raises CommandError."""
+    if login.context is not None:
+        if url:
+            raise CommandError(
+                f"two clusters are named: {url} (by --url or QUORATE_URL) and the context"
+                f" {login.context} (by --context or QUORATE_CONTEXT): give one of them",
+                2,
+            )
+        return _of_context(login.context)
     if url:
-        given = Path(url) / CLUSTER_FILE
-        urls = _of_folder(given) if given.is_file() else url.split(",")
-        try:
-            split_credentials(urls, None, None)
-        except ValueError as error:
-            raise CommandError(str(error), 2) from error
-        return urls
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        file = folder / FOLDER / CLUSTER_FILE
-        if file.is_file():
-            return _of_folder(file)
+        return _of_url(url)
+    if (local := local_cluster()) is not None:
+        return local
+    if (chosen := Contexts.read().current) is not None:
+        return _of_context(chosen)
     raise CommandError(
         "no cluster found here: start one with `quorate up`, or name its nodes with --url or"
         " QUORATE_URL, or its folder, where it was started with `up --dir`",
@@ -229,11 +256,22 @@ def addresses(url: str | None) -> list[str]:
     )
 
 
-def _of_folder(file: Path) -> list[str]:
+def _of_context(name: str) -> list[str]:
+    """What was given on the command line is not changed by it."""
+    context = Contexts.read().named(name)
+    for field in ("user", "password_file", "ca", "cert"):
+        if getattr(login, field) is None:
+            setattr(login, field, getattr(context, field))
+    return _of_url(context.url)
+
+
+def _of_url(url: str) -> list[str]:
+    urls = named_by(url)
     try:
-        return list(json.loads(file.read_text(encoding="utf-8"))["urls"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"{file} cannot be read: {error}", 2) from error
+        split_credentials(urls, None, None)
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    return urls
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
@@ -241,6 +279,8 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         return asyncio.run(work)
     return uvloop.run(work)
 

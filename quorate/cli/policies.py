@@ -12,9 +12,7 @@ from quorate.cli.output import CommandError, Json, Timeout, Url
 from quorate.cli.queues import argument
 from quorate.cli.tables import pairs, show_rows
 
-policy_app = typer.Typer(
-    no_args_is_help=True, help="Settings for all queues and exchanges whose names match."
-)
+policy_app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy.")]
 Operator = Annotated[

@@ -11,9 +11,7 @@ from quorate.cli.output import Json, Timeout, Url, emit
 from quorate.cli.policies import definition_of
 from quorate.cli.tables import Alarm, Columns, Row, show_rows
 
-shovel_app = typer.Typer(
-    no_args_is_help=True, help="Move messages to and from other brokers, for as long as it takes."
-)
+shovel_app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SHOVEL", help="Name of the shovel.")]
 NONE = "there are no shovels: `quorate shovel add` makes one"

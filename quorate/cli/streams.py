@@ -21,15 +21,8 @@ from quorate.cli.tables import Alarm, Columns, Row, cell, printable, show_rows
 if TYPE_CHECKING:
     from quorate.management import Management
 
-stream_app = typer.Typer(
-    no_args_is_help=True,
-    help="Streams, which keep messages for any number of readers. Settings are those of JetStream.",
-)
-cursor_app = typer.Typer(
-    no_args_is_help=True,
-    help="Cursors of streams: named places in them that the cluster keeps. NATS calls them"
-    " consumers.",
-)
+stream_app = typer.Typer(no_args_is_help=True)
+cursor_app = typer.Typer(no_args_is_help=True)
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream.")]
 Cursor = Annotated[str, typer.Argument(help="Name of the cursor.")]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from quorate.cli.output import emit, say, stdout
+from quorate.cli.output import CommandError, emit, say, stdout, viewing
 
 Row = dict[str, Any]
 
@@ -16,6 +17,7 @@ class Alarm(str):
     __slots__ = ()
 
 
+NUMBERS = re.compile(r"(\d+(?:\.\d+)?)")
 #: What is not wider is never folded.
 FOLDED_MIN = 15
 #: By their heads: what a row has in this column.
@@ -23,13 +25,16 @@ Columns = Mapping[str, Callable[[Row], Any]]
 
 
 def show_rows(rows: Sequence[Row], columns: Columns, *, as_json: bool, none: str) -> None:
-    """`none` is said when there are none."""
+    """Those that were asked for, in the order that was asked for. `none` is said when there are
+    none. Raises CommandError.
+    """
+    rows = chosen(rows, columns)
     if as_json:
         for row in rows:
             emit(row)
         return
     if not rows:
-        say(none)
+        say(none if viewing.filter is None else f"no row contains {viewing.filter!r}")
         return
     from rich.table import Table
     from rich.text import Text
@@ -57,6 +62,36 @@ def show_rows(rows: Sequence[Row], columns: Columns, *, as_json: bool, none: str
             )
         )
     console.print(table)
+
+
+def chosen(rows: Sequence[Row], columns: Columns) -> list[Row]:
+    """By --filter and --sort. Raises CommandError."""
+    found = list(rows)
+    if viewing.filter is not None:
+        head, given, text = viewing.filter.partition("=")
+        if not given:
+            heads, text = list(columns), head
+        else:
+            heads = [_known(head, columns)]
+        found = [row for row in found if any(text in cell(columns[head](row)) for head in heads)]
+    if viewing.sort is not None:
+        value_of = columns[_known(viewing.sort.removeprefix("-"), columns)]
+        found.sort(key=lambda row: _natural(value_of(row)), reverse=viewing.sort.startswith("-"))
+    return found
+
+
+def _known(head: str, columns: Columns) -> str:
+    if head not in columns:
+        raise CommandError(f"there is no column {head!r}: there are {', '.join(columns)}", 2)
+    return head
+
+
+def _natural(value: Any) -> tuple[Any, ...]:
+    """Nothing first; numbers by their size, also those in a text."""
+    if value is None:
+        return ()
+    words = NUMBERS.split(cell(value).replace(",", ""))
+    return tuple((float(word), "") if at % 2 else (0.0, word) for at, word in enumerate(words))
 
 
 def folded_columns(widths: Sequence[int], width: int) -> set[int]:

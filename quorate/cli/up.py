@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import aiohttp
 
-from quorate.cli.output import FOLDER, complain, emit, plain_terminal, run_async, say, stderr
+from quorate.cli.output import complain, emit, plain_terminal, run_async, say, stderr
 from quorate.local import LocalCluster, LocalNode
+from quorate.places import FOLDER
 
 REFRESH_S = 1.0
 #: In a node's metrics: since its start, each message counted by the node that confirmed it.

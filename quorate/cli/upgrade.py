@@ -17,9 +17,7 @@ from quorate.cli.tables import show_rows
 #: This release would come to another state than the one that wrote the log.
 EXIT_DIFFERS = 3
 
-upgrade_app = typer.Typer(
-    no_args_is_help=True, help="Which versions the nodes run, and when the cluster rises to them."
-)
+upgrade_app = typer.Typer(no_args_is_help=True)
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until all groups have risen.")]
 

@@ -16,10 +16,8 @@ from quorate.cli.tables import show_rows
 if TYPE_CHECKING:
     from quorate.management import Management
 
-user_app = typer.Typer(no_args_is_help=True, help="Users, their passwords and tags.")
-permission_app = typer.Typer(
-    no_args_is_help=True, help="What users may configure, write and read in a virtual host."
-)
+user_app = typer.Typer(no_args_is_help=True)
+permission_app = typer.Typer(no_args_is_help=True)
 
 #: A pattern that matches no name.
 NOTHING = "^$"

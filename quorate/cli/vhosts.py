@@ -16,9 +16,7 @@ from quorate.errors import Refused
 if TYPE_CHECKING:
     from quorate.management import Management
 
-vhost_app = typer.Typer(
-    no_args_is_help=True, help="Virtual hosts: each has queues, exchanges and users of its own."
-)
+vhost_app = typer.Typer(no_args_is_help=True)
 
 #: Of a virtual host, in the management API.
 PROTECTED = "protected_from_deletion"
