@@ -134,6 +134,20 @@ class Management:
                     found[value["node"]] = url
         return found
 
+    async def at_each(self, *path: str) -> dict[str, Json]:
+        """What each of the addresses that answers says of itself; a health check that fails says
+        so.
+        """
+        target = "/api/" + "/".join(quote(part, safe="") for part in path)
+        found: dict[str, Json] = {}
+        for url in self._urls:
+            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    _, value = await self._ask_once("GET", url + target, None)
+                if isinstance(value, dict):
+                    found[url] = cast("Json", value)
+        return found
+
     async def stream(self, at: str, *path: str, **query: str) -> AsyncIterator[bytes]:
         """A long answer of this very node, piece by piece. Unreachable: it broke off."""
         url = at if "://" in at else f"http://{at}"

@@ -241,6 +241,16 @@ def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> in
     return run_status(url, as_json=as_json, timeout=timeout)
 
 
+@app.command(rich_help_panel=RUNNING)
+def doctor(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+    """Look for what is wrong with a cluster, or soon will be, and say what mends it. Exit status 1:
+    something is wrong now.
+    """
+    from quorate.cli.doctor import run_doctor
+
+    return run_doctor(url, as_json=as_json, timeout=timeout)
+
+
 class Shell(StrEnum):
     BASH = "bash"
     ZSH = "zsh"

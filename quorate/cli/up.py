@@ -18,6 +18,10 @@ from quorate.local import LocalCluster, LocalNode
 from quorate.places import FOLDER
 
 REFRESH_S = 1.0
+#: A node that is killed again within this is waited for longer, up to so long.
+RESTART_S_MAX = 30.0
+#: By these a person stops a node, which stays so.
+STOPPED = (0, -signal.SIGTERM, -signal.SIGINT)
 #: In a node's metrics: since its start, each message counted by the node that confirmed it.
 CONFIRMED = re.compile(r"^quorate_messages_confirmed_total (\S+)$", re.MULTILINE)
 
@@ -102,6 +106,45 @@ class View:
         )
 
 
+class Restarts:
+    """Starts nodes again that were killed. One that was stopped, or ended with an error, stays as
+    it is.
+    """
+
+    def __init__(self, cluster: LocalCluster, *, as_json: bool) -> None:
+        self._cluster = cluster
+        self._as_json = as_json
+        self._delays_s: dict[str, float] = {}
+        self._due_s: dict[str, float] = {}
+        self._started_s: dict[str, float] = {}
+
+    async def look(self) -> bool:
+        """Whether any node runs, or will."""
+        now_s = time.monotonic()
+        for node in self._cluster.nodes:
+            if node.process is None or (code := node.process.returncode) is None:
+                continue
+            if code >= 0 or code in STOPPED:
+                continue
+            if node.name not in self._due_s:
+                lived_s = now_s - self._started_s.get(node.name, 0.0)
+                before_s = self._delays_s.get(node.name, 0.0) if lived_s < RESTART_S_MAX else 0.0
+                self._delays_s[node.name] = min(RESTART_S_MAX, 2 * before_s or REFRESH_S)
+                self._due_s[node.name] = now_s + before_s
+            if now_s >= self._due_s[node.name]:
+                del self._due_s[node.name]
+                self._started_s[node.name] = now_s
+                await self._cluster.start(node)
+                self._tell(node, signal.Signals(-code).name)
+        return bool(self._due_s) or any(node.running for node in self._cluster.nodes)
+
+    def _tell(self, node: LocalNode, how: str) -> None:
+        if self._as_json:
+            emit({"event": "restarted", "node": node.name, "pid": node.pid, "killed_by": how})
+        else:
+            say(f"{node.name} was killed ({how}): started again, pid {node.pid}")
+
+
 def run_up(folder: Path, *, nodes: int, fresh: bool, as_json: bool) -> int:
     cluster = LocalCluster.prepare(folder, nodes=nodes, fresh=fresh)
     return run_async(_up(cluster, as_json=as_json))
@@ -144,9 +187,10 @@ async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool)
                 await asyncio.sleep(0.1)
                 await view.refresh()
             _announce(view, as_json=as_json)
+            restarts = Restarts(cluster, as_json=as_json)
             if plain_terminal() or as_json:
-                return await _plainly(view, stopping, as_json=as_json)
-            return await _live(view, stopping)
+                return await _plainly(view, restarts, stopping, as_json=as_json)
+            return await _live(view, restarts, stopping)
     finally:
         for task in (ready, stopped):
             task.cancel()
@@ -171,6 +215,8 @@ def _announce(view: View, *, as_json: bool) -> None:
         doors = f"amqp://127.0.0.1:{node.amqp}  nats://127.0.0.1:{node.nats}"
         say(f"{node.name}  {node.url}  {doors}  pid {node.pid}")
     say(view.summary())
+    say(f"export QUORATE_URL={','.join(cluster.urls)}")
+    say(f"export AMQP_URL={cluster.nodes[0].amqp_url} NATS_URL={cluster.nodes[0].nats_url}")
     where = "" if str(cluster.folder) == FOLDER else f"--url {shlex.quote(str(cluster.folder))} "
     say(f"try, in another terminal here: quorate {where}publish orders --count 100000")
 
@@ -182,7 +228,9 @@ async def _wait(stopping: asyncio.Event) -> bool:
     return stopping.is_set()
 
 
-async def _plainly(view: View, stopping: asyncio.Event, *, as_json: bool) -> bool:
+async def _plainly(
+    view: View, restarts: Restarts, stopping: asyncio.Event, *, as_json: bool
+) -> bool:
     """A line when something changed."""
     before: Any = None
     while not await _wait(stopping):
@@ -196,13 +244,13 @@ async def _plainly(view: View, stopping: asyncio.Event, *, as_json: bool) -> boo
             else:
                 say(view.summary())
         before = now
-        if not any(node.running for node in view.cluster.nodes):
+        if not await restarts.look():
             complain(f"all nodes have ended: see the node.log files in {view.cluster.folder}")
             return True
     return False
 
 
-async def _live(view: View, stopping: asyncio.Event) -> bool:
+async def _live(view: View, restarts: Restarts, stopping: asyncio.Event) -> bool:
     from rich.live import Live
 
     with Live(console=stderr(), auto_refresh=False, transient=True) as live:
@@ -211,7 +259,7 @@ async def _live(view: View, stopping: asyncio.Event) -> bool:
             if await _wait(stopping):
                 return False
             await view.refresh()
-            if not any(node.running for node in view.cluster.nodes):
+            if not await restarts.look():
                 complain(f"all nodes have ended: see the node.log files in {view.cluster.folder}")
                 return True
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,9 @@ def test_up_starts_three_nodes_and_stops_them_all(up: subprocess.Popen[str], tmp
         check=True,
     )
 
+    restarted = _killed(up, ready["pids"][1])
+    assert restarted["node"] == "node-2"
+    assert restarted["pid"] not in ready["pids"]
     up.send_signal(signal.SIGINT)
     _, words = up.communicate(timeout=120)
 
@@ -134,6 +138,14 @@ def test_up_starts_three_nodes_and_stops_them_all(up: subprocess.Popen[str], tmp
     assert all(group["leader"] for group in json.loads(status.stdout)["groups"])
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ready["pids"]))
     _a_flipped_bit_is_found(tmp_path / ".quorate" / "node-1")
+
+
+def _killed(up: subprocess.Popen[str], pid: int) -> dict[str, Any]:
+    """What is said when a node is started again."""
+    os.kill(pid, signal.SIGKILL)
+    assert up.stdout is not None
+    said = (json.loads(line) for line in up.stdout)
+    return next(each for each in said if each["event"] == "restarted")
 
 
 def _a_flipped_bit_is_found(folder: Path) -> None:
