@@ -127,7 +127,7 @@ class _LazyGroup(TyperGroup):
         if name != "commands":
             raise AttributeError(name)
         module, _, app = self._place.partition(":")
-        found: Any = typer.main.get_command(getattr(import_module(f"quorate.cli.{module}"), app))
+        found: Any = typer.main.get_group(getattr(import_module(f"quorate.cli.{module}"), app))
         self.commands = found.commands
         share(self.commands, self._shared)
         return self.commands
