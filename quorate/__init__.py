@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quorate.publisher import Publisher
     from quorate.reader import Reader
     from quorate.sync import SyncClient, connect_sync
+    from quorate.worker import Reject
 
 __all__ = [
     "Batch",
@@ -38,6 +39,7 @@ __all__ = [
     "QuorateError",
     "Reader",
     "Refused",
+    "Reject",
     "SyncClient",
     "Unreachable",
     "connect",
@@ -45,7 +47,10 @@ __all__ = [
 ]
 
 #: Modules whose public names are ours.
-_MODULES = ("errors", "batches", "delivery", "publisher", "reader", "consumer", "client", "sync")
+_MODULES = (
+    *("errors", "batches", "delivery", "publisher", "reader", "consumer", "worker", "client"),
+    "sync",
+)
 
 
 def __getattr__(name: str) -> Any:

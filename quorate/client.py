@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -17,6 +18,7 @@ from quorate.errors import Refused
 from quorate.places import nearest
 from quorate.publisher import Publisher
 from quorate.reader import Reader, Start
+from quorate.worker import Handler, Retrying, Worker
 
 
 class Client:
@@ -221,6 +223,39 @@ class Client:
         )
         consumer.count_max = count_max
         return consumer
+
+    async def work(
+        self,
+        queue: str,
+        handler: Handler,
+        *,
+        concurrency: int = 10,
+        attempts: int = 5,
+        retry_ms: int = 1_000,
+        retry_ms_max: int = 60_000,
+        lease_ms: int = 60_000,
+        grace_s: float = 30.0,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Call `handler(delivery)` for each message, up to `concurrency` at a time, until `stop` is
+        set or this is cancelled (as Ctrl-C does under `asyncio.run`).
+
+        A message whose handler returns is settled. When it raises, the message comes again after
+        `retry_ms`, twice that, and so on up to `retry_ms_max`; the last of `attempts`, or Reject,
+        dead-letters it. Attempts are counted by the queue, so a restart begins none anew. While a
+        handler is at work its message is held on to: `lease_ms` after this program dies it is given
+        to another one. At the end handlers have `grace_s` to finish; what they do not finish is
+        given back. A plain function is called in a thread. Raises what `consume` does.
+        """
+        await Worker(
+            self.consume(queue, credit=concurrency, timeout_ms=lease_ms),
+            handler,
+            concurrency=concurrency,
+            retrying=Retrying(attempts, retry_ms, retry_ms_max),
+            lease_ms=lease_ms,
+            grace_s=grace_s,
+            stop=stop,
+        ).run()
 
     async def get(
         self,

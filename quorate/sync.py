@@ -14,6 +14,7 @@ from quorate.client import connect
 from quorate.consumer import BatchConsumer, Consumer
 from quorate.delivery import Batch, Delivery
 from quorate.reader import Reader
+from quorate.worker import Handler
 
 Result = TypeVar("Result")
 
@@ -101,6 +102,10 @@ class SyncClient:
     def consume(self, queue: str, **options: Any) -> Iterator[SyncDelivery]:
         """Messages as they come, for ever; ends the subscription when the loop is left."""
         return self._iterate(self._client.consume(queue, **options))
+
+    def work(self, queue: str, handler: Handler, **options: Any) -> None:
+        """Call it for each message, in threads, until Ctrl-C."""
+        self.run(self._client.work(queue, handler, **options))
 
     def consume_batches(self, queue: str, **options: Any) -> Iterator[SyncDelivery]:
         """Batches of messages as they come."""
