@@ -257,6 +257,10 @@ class Group:
         """As the leader: entries that each other member lacks."""
         return self.member.replication.lag()
 
+    def heard_s(self) -> dict[NodeId, float]:
+        """As the leader: seconds since each other member last answered."""
+        return self.member.replication.heard_s(self._clock.monotonic_ns() / 1e9)
+
     def status(self) -> dict[str, Any]:
         """For people and tests. Indexes are of the group's log; `lag` counts entries, and only a
         leader knows it.

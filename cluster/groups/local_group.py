@@ -120,6 +120,13 @@ class LocalGroup:
         """Bytes proposed and not applied yet."""
         return self._proposals.bytes
 
+    def lag(self) -> dict[NodeId, int]:
+        """There is nobody else."""
+        return {}
+
+    def heard_s(self) -> dict[NodeId, float]:
+        return {}
+
     def status(self) -> dict[str, Any]:
         return {
             "id": self.id,

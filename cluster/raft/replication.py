@@ -102,6 +102,10 @@ class Replication:
         last = self._member.last_index
         return {peer.id: last - each.match for peer, each in self.followers.items()}
 
+    def heard_s(self, now: float) -> dict[NodeId, float]:
+        """Seconds since each follower last answered, or became one."""
+        return {peer.id: max(0.0, now - each.heard) for peer, each in self.followers.items()}
+
     def lacks(self, node: NodeId) -> int:
         """Entries that a follower lacks; endless while it is not there, or does not count."""
         peer = self._member.peer(node)

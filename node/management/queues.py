@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from cluster.machine.arguments import STREAM
+from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
@@ -22,8 +22,8 @@ from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
 from node.management.situation import situation_of
-from node.management.unsupported import check_queue
 from node.management.values import Body
+from node.protocols.amqp import stream_arguments
 
 Json = dict[str, Any]
 
@@ -232,16 +232,20 @@ def queue_step(
     if why is not None and catalog.queue(vhost, name) is None:
         raise bad_request(why)
     arguments = body.mapping("arguments", {})
-    check_queue(body.values.get("type"), arguments)
+    if body.values.get("type") == STREAM:  # as exports say it, beside the arguments
+        arguments = {QUEUE_TYPE: STREAM, **arguments}
     durable = body.boolean("durable", False)
     auto_delete = body.boolean("auto_delete", False)
     transient = transient_by(
         durable=durable, exclusive=False, auto_delete=auto_delete, named=bool(name)
     )
+    arguments = with_type(catalog, vhost, name, arguments, transient=transient)
+    if arguments[QUEUE_TYPE] == STREAM and STREAM_CONFIG not in arguments:
+        arguments = stream_arguments.as_declared(catalog, vhost, name, arguments)
     return DeclareQueue(
         vhost,
         name,
-        with_type(catalog, vhost, name, arguments, transient=transient),
+        arguments,
         durable=durable,
         auto_delete=auto_delete,
         node=None if transient is None else node,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
+from cluster.machine.arguments import STREAM
 from node.management.errors import ApiError
 
 _MIRRORING: Final = "ha-"
@@ -35,12 +35,6 @@ def check_definition(definition: Mapping[str, Any]) -> None:
     mirrors = [name for name in definition if name.startswith(_MIRRORING)]
     if mirrors:
         raise Unsupported(f"{', '.join(mirrors)}: {_NO_MIRRORS}", *mirrors)
-
-
-def check_queue(kind: Any, arguments: Mapping[str, Any]) -> None:
-    """`kind`: its type, as exports name it beside the arguments."""
-    if STREAM in (kind, arguments.get(QUEUE_TYPE)) and STREAM_CONFIG not in arguments:
-        raise Unsupported(f"queues of type {STREAM}: streams are created by NATS's clients")
 
 
 def check_default_type(kind: Any) -> None:

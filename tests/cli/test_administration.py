@@ -423,20 +423,21 @@ def test_an_import_that_is_refused_names_what_is_wrong_and_does_nothing(
 
 
 def test_what_is_not_supported_is_left_out_when_that_is_said(capsys: Output, tmp_path: Path):
-    stream = {"vhost": "/", "name": "events", "durable": True, "type": "stream", "arguments": {}}
-    file = tmp_path / "stream.json"
-    file.write_text(json.dumps({"queues": [stream, {**stream, "name": "kept", "type": "quorum"}]}))
+    exchange = {"vhost": "/", "name": "late", "durable": True, "type": "x-nobody-knows"}
+    file = tmp_path / "exchanges.json"
+    file.write_text(
+        json.dumps({"exchanges": [exchange, {**exchange, "name": "kept", "type": "topic"}]})
+    )
 
     assert run(["definitions", "import", str(file)]) == 1
     assert "--skip-unsupported" in capsys.readouterr().err
     assert run(["definitions", "import", str(file), "--skip-unsupported"]) == 0
 
     words = capsys.readouterr().err
-    assert "left out queues 'events' in vhost '/': " in words
-    assert "streams are created by NATS's clients" in words
-    names = [row["name"] for row in rows_of(capsys, "queue", "list")]
+    assert "left out exchanges 'late' in vhost '/': " in words
+    names = [row["name"] for row in rows_of(capsys, "exchange", "list")]
     assert "kept" in names
-    assert "events" not in names
+    assert "late" not in names
 
 
 def test_an_export_for_rabbitmq_names_who_has_no_password_in_it(capsys: Output, tmp_path: Path):

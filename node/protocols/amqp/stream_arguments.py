@@ -19,7 +19,7 @@ from cluster.machine.arguments import (
     STREAM_CONFIG,
     inequivalence,
 )
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_queues import queue_text
 from cluster.machine.checks import COUNT_MAX, BadValue, integer, one_of, shown
 from cluster.machine.stream.settings import NS_PER_S
@@ -67,6 +67,16 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 _ACCEPTED: Final = {*_CHECKS, QUEUE_TYPE, QUEUE_GROUP}
 _COMPARED: Final = _CHECKS.keys() - {"x-queue-leader-locator"}
+
+
+def as_declared(
+    catalog: CatalogMachine, vhost: str, queue: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments, with the configuration that they mean, or that the stream has already. Refused
+    as by `with_config` and `as_known`.
+    """
+    found, known = with_config(vhost, queue, arguments), catalog.queue(vhost, queue)
+    return found if known is None or known.stream is None else as_known(known, found)
 
 
 def with_config(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

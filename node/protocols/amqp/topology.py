@@ -275,9 +275,8 @@ async def _declared(channel: ChannelParts, method: commands.Queue.Declare) -> Qu
     asked = plain(method.arguments or {})
     arguments = broker.with_type(vhost, name, asked, transient=transient)
     if arguments[QUEUE_TYPE] == STREAM:
-        arguments = stream_arguments.with_config(vhost, name, arguments)
-        if known is not None and known.stream is not None:
-            arguments = stream_arguments.as_known(known, arguments)
+        catalog = broker.cluster.catalog_machine
+        arguments = stream_arguments.as_declared(catalog, vhost, name, arguments)
     durable = bool(method.durable) and not exclusive  # as RabbitMQ has it, whatever was said
     owner = host.id if exclusive else None
     if known is not None:

@@ -58,7 +58,7 @@ RABBITMQ: Json = {
             "durable": True,
             "auto_delete": False,
             "type": "stream",
-            "arguments": {"x-queue-type": "stream"},
+            "arguments": {"x-queue-type": "stream", "x-max-age": "7D"},
         },
     ],
     "exchanges": [
@@ -125,25 +125,63 @@ async def test_what_rabbitmq_has_and_we_have_not_is_named_one_by_one(api: Api):
         ("vhosts", "shop"),
         ("parameters", "away"),
         ("policies", "ha"),
-        ("queues", "events"),
         ("exchanges", "late"),
-        ("bindings", "logs -> events"),
     }
-    assert len(found) == 6
-    assert "streams are created by NATS's clients" in found["queues", "events"][1]
-    assert "queue 'events'" in found["bindings", "logs -> events"][1]
+    assert len(found) == 4
     assert "skip=unsupported" in reply.value["reason"]
     assert await api.get("definitions") == before
+
+
+async def test_a_stream_of_rabbitmq_is_a_stream_here(api: Api):
+    stream = {
+        "name": "events",
+        "vhost": "/",
+        "durable": True,
+        "type": "stream",
+        "arguments": {"x-queue-type": "stream", "x-max-age": "7D", "x-max-length-bytes": 1_000_000},
+    }
+    assert (await api.post("definitions", queues=[stream])).status == 204
+
+    about = await api.get("queues/%2F/events")
+    assert about["type"] == "stream"
+    config = (await api.get("streams/%2F/events"))["config"]
+    assert config["max_age"] == 7 * 86_400 * 10**9
+    assert config["max_bytes"] == 1_000_000
+    exported = await api.get("definitions")
+    # Again, as RabbitMQ exports it and as we do: the same stream.
+    assert (await api.post("definitions", queues=[stream])).status == 204
+    assert (await api.post("definitions", **exported)).status == 204
+    assert await api.get("definitions") == exported
+    other = {"durable": True, "arguments": {"x-queue-type": "stream", "x-max-age": "8D"}}
+    reply = await api.ask("PUT", "queues/%2F/events", other)
+    assert reply.status == 400
+    assert "inequivalent arg 'x-max-age'" in reply.value["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"x-max-age": "soon"}, "invalid arg 'x-max-age'"),
+        ({"x-max-priority": 5}, "invalid arg 'x-max-priority'"),
+    ],
+)
+async def test_what_a_stream_cannot_have_is_named(api: Api, arguments: dict[str, Any], words: str):
+    declared = {"durable": True, "arguments": {"x-queue-type": "stream", **arguments}}
+
+    reply = await api.ask("PUT", "queues/%2F/s", declared)
+
+    assert reply.status == 400
+    assert words in reply.value["reason"]
 
 
 async def test_it_is_left_out_when_that_is_asked_for(api: Api):
     reply = await api.ask("POST", "definitions?skip=unsupported", RABBITMQ)
 
     assert reply.status == 200
-    assert reply.value["imported"] == 7
+    assert reply.value["imported"] == 9
     assert {outcome for outcome, _ in rows(reply).values()} == {"left_out"}
-    assert len(reply.value["report"]) == 6
-    assert [each["name"] for each in await api.get("queues/shop")] == ["orders"]
+    assert len(reply.value["report"]) == 4
+    assert [each["name"] for each in await api.get("queues/shop")] == ["orders", "events"]
     assert (await api.get("policies/shop/ha"))["definition"] == {"max-length": 7}
     bindings = await api.get("bindings/shop/e/logs/q/orders")
     assert [each["routing_key"] for each in bindings] == ["#"]
@@ -220,8 +258,8 @@ async def test_before_the_upgrade_is_finished_it_is_done_step_by_step(
 ):
     monkeypatch.setattr(definitions, "WHOLE_SINCE", 99)
     reply = await api.ask("POST", "definitions?skip=unsupported", RABBITMQ)
-    assert (reply.status, reply.value["imported"]) == (200, 7)
-    assert [each["name"] for each in await api.get("queues/shop")] == ["orders"]
+    assert (reply.status, reply.value["imported"]) == (200, 9)
+    assert [each["name"] for each in await api.get("queues/shop")] == ["orders", "events"]
     assert len(await api.get("bindings/shop/e/logs/q/orders")) == 1
     bad = await api.post("definitions", vhosts=[{"name": "v"}], queues=[{"name": "", "vhost": "v"}])
     assert bad.status == 400

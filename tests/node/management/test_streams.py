@@ -276,7 +276,9 @@ async def test_any_node_answers_also_while_another_leads(tmp_path: Path):
         for name, api in apis.items():
             shown = await api.get("streams/%2F/S1")
             assert shown["state"]["messages"] == 1
-            assert len(shown["cluster"]["replicas"]) == 2
+            replicas = shown["cluster"]["replicas"]
+            assert len(replicas) == 2
+            assert all(each["current"] and each["active"] > 0 for each in replicas)
             assert len(await api.get("streams")) == 3
             assert (await api.ask("PUT", f"streams/%2F/S1/consumers/{name}", {})).status == 201
 

@@ -42,11 +42,7 @@ async def test_a_policy_that_asks_for_mirrors_is_refused(
     assert await api.get(table) == []
 
 
-async def test_a_stream_is_refused_by_its_name(api: Api):
-    declared = {"durable": True, "arguments": {"x-queue-type": "stream"}}
-    reply = await api.ask("PUT", "queues/%2F/s", declared)
-    assert (reply.status, reply.value["error"]) == (400, "bad_request")
-    assert "streams are created by NATS's clients" in reply.value["reason"]
+async def test_streams_are_not_what_is_declared_without_a_word(api: Api):
     reply = await api.ask("PUT", "vhosts/v", {"default_queue_type": "stream"})
     assert reply.status == 400
     assert "a stream is what a declare asks for" in reply.value["reason"]

@@ -482,12 +482,14 @@ class Api:
 
     def cluster_row(self, group: GroupLike) -> Json:
         """Of a group that has a copy here."""
-        lag = cast("dict[str, int]", group.status().get("lag") or {})
-        cluster = self._cluster
+        lag, heard_s, cluster = group.lag(), group.heard_s(), self._cluster
         leader = cluster.leader_of(group.id)
         peers = [
             shown.Peer(
-                each, each == cluster.node or cluster.peers.is_up(each), lag.get(each) or 0, 0
+                each,
+                each == cluster.node or cluster.peers.is_up(each),
+                lag.get(each, 0),
+                round(heard_s.get(each, 0.0) * 1e9),
             )
             for each in group.members
             if each != leader
