@@ -584,7 +584,8 @@ class ClusterNode:
     def _why_no_leader(self, group_id: GroupId) -> str:
         info = self.catalog_machine.group(group_id)
         name = f"{group_id}" if info is None else info.name
-        if info is not None and info.homes <= {*self.catalog.configuration.lost}:
+        lost = {*self.catalog.configuration.lost}
+        if info is not None and info.homes <= lost and group_id not in self.groups:
             homes = ", ".join(sorted(info.homes))
             return f"group {name} has no copy left: {homes} had them, and were declared lost"
         return f"group {name} has no known leader now; try again"

@@ -219,6 +219,8 @@ REASONS_SINCE = 5
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
 SURGERY_SINCE = 5
+#: And eras of who holds a group.
+ERAS_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -406,7 +408,7 @@ _COMMANDS: dict[int, Layout] = {
     77: Layout(commands.RemoveNode),
     78: Layout(commands.NodeGone),
     79: Layout(commands.MoveGroup),
-    80: Layout(commands.GroupHeld),
+    80: Layout(commands.GroupHeld, fields_since={"era": ERAS_SINCE, "lost": ERAS_SINCE}),
     81: Layout(commands.ChangeCatalog, load={"steps": _load_changes}, dump=_STEPS_DUMP, since=3),
     82: Layout(commands.ChangeQueue, since=STREAMS_SINCE),
 }

@@ -63,6 +63,8 @@ class GroupHeld:
     group: GroupId
     index: int
     members: Sequence[NodeId]
+    era: int = 0  # of that entry: see `cluster/raft/configuration.py`
+    lost: Sequence[NodeId] = ()  # declared lost when that era began, and not back since
 
 
 @dataclass(frozen=True, slots=True)

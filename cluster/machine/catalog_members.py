@@ -104,12 +104,16 @@ class Members:
     def group_held(self, command: GroupHeld) -> Applied:
         """Who has a copy, as of that entry of the group's own log. Older news: Ok(0)."""
         group = self._group(command.group)
-        if group is None or type(command.index) is not int or wrong_members(command.members):
+        at, lost = (command.era, command.index), command.lost
+        numbers = all(type(number) is int for number in at)
+        if group is None or not numbers or wrong_members(command.members) or wrong_members(lost, 0):
             return _refused(BAD_ARGUMENT, "a group, an index of its log and its members are needed")
-        if command.index < group.held_at:
+        is_newer = group.is_newer(*at, {*command.members, *lost})
+        if at != (group.held_era, group.held_at) and not is_newer:
             return Applied(Ok(0))
         held = tuple(sorted(command.members))
-        self._groups.put(replace(group, held=held, held_at=command.index))
+        changed = replace(group, held=held, held_at=command.index, held_era=command.era)
+        self._groups.put(changed)
         return Applied(Ok(1))
 
     def node_gone(self, command: NodeGone) -> Applied:
@@ -137,12 +141,12 @@ class Members:
         self._groups.put(replace(group, members=wanted, moves=group.moves + 1))
 
 
-def wrong_members(members: object) -> Refused | None:
+def wrong_members(members: object, least: int = 1) -> Refused | None:
     if not isinstance(members, Sequence) or not all(map(is_name, members)):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         return Refused(BAD_ARGUMENT, "members must be different node ids")
     if len(set(members)) != len(members):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         return Refused(BAD_ARGUMENT, "members must be different node ids")
-    if not 1 <= len(members) <= MEMBERS_MAX:  # pyright: ignore[reportUnknownArgumentType]
+    if not least <= len(members) <= MEMBERS_MAX:  # pyright: ignore[reportUnknownArgumentType]
         return Refused(BAD_ARGUMENT, f"a group has from 1 to {MEMBERS_MAX} members")
     return None
 

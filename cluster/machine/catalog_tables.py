@@ -55,11 +55,27 @@ class GroupInfo:
     held: Sequence[NodeId] = ()  # that have a copy, as its leader said...
     held_at: int = 0  # ...by this entry of its own log
     moves: int = 0  # how often other members were wanted
+    held_era: int = 0  # of the entry at `held_at`: see `cluster/raft/configuration.py`
 
     @property
     def homes(self) -> set[NodeId]:
         """Where a copy is, or shall be."""
         return {*self.members, *self.held}
+
+    def is_newer(self, era: int, index: int, known: Iterable[NodeId]) -> bool:
+        """Whether members by that entry of the group's log come after those of `held`. The log of
+        who survived a lost majority may be shorter; then it does if whoever held the group is
+        `known`, as lost or as a member. If not, the survivor did not know who holds it now.
+        """
+        if era > self.held_era and index <= self.held_at:
+            return {*self.held} <= {*known}
+        return (era, index) > (self.held_era, self.held_at)
+
+    def is_past(self, node: NodeId, era: int, index: int, lost: Iterable[NodeId]) -> bool:
+        """Whether the copy there, which knows the members by that entry of its log, counts no more.
+        One that knows of newer ones does: what it acknowledged since then might be needed.
+        """
+        return node not in self.homes and not self.is_newer(era, index, lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,7 @@ class Groups:
                 list(info.held),
                 info.held_at,
                 info.moves,
+                *([info.held_era] if info.held_era else ()),  # none before machine version 5
             ]
             for info in self.all()
         ]
@@ -196,8 +213,8 @@ class Groups:
         self.by_id = {}
         self.by_name = {}
         for group, name, members, default, *later in rows:
-            founders, held, held_at, moves = later or (members, members, 0, 0)
-            places = tuple(members), default, tuple(founders), tuple(held), held_at, moves
+            founders, held, *numbers = later or (members, members)
+            places = tuple(members), default, tuple(founders), tuple(held), *numbers
             self.put(GroupInfo(GroupId(group), name, *places))
 
     def __len__(self) -> int:

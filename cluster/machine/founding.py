@@ -75,6 +75,6 @@ def found_again(
     tables["nodes"] = [known[node] for node in sorted(known)]
     places = sorted(founders)
     for row in tables["groups"]:
-        row[2], row[4], row[5], row[6], row[7] = places, places, places, 0, 0  # as when it is born
+        row[2], row[4:] = places, [places, places, 0, 0]  # as when it is born
     state["next_queue_id"] = max([state["next_queue_id"], *(queue + 1 for queue in queues)])
     return cbor2.dumps(state, canonical=True)

@@ -27,10 +27,12 @@ def next_step(
     leader: NodeId,
     ready: Collection[NodeId],
     up: Collection[NodeId],
+    refused: Collection[NodeId] = (),
 ) -> Configuration | Transfer | None:
-    """None: nothing is to be done now, or it must wait for somebody to catch up.
+    """None: nothing is to be done now, or it must wait for somebody to come or to catch up.
 
-    `ready` are the members that lack next to nothing, on disks that count; `up` those heard.
+    `ready` are the members that lack next to nothing, on disks that count; `up` those heard;
+    `refused` those that must not be members yet: old ones stay for them, perhaps as the only copy.
     """
     voters, learners = configuration.voters, configuration.learners
     for node in learners:
@@ -39,9 +41,9 @@ def next_step(
         if node in ready:
             return configuration.with_voter(node)
     missing = [node for node in wanted if node not in voters and node not in learners]
-    if missing:
-        return configuration.with_learner(min(missing, key=lambda node: (node not in up, node)))
-    if learners:
+    if admitted := [node for node in missing if node not in refused]:
+        return configuration.with_learner(min(admitted, key=lambda node: (node not in up, node)))
+    if learners or missing:
         return None
     extra = [node for node in voters if node not in wanted]
     going = min(

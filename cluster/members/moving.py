@@ -14,6 +14,7 @@ import structlog
 
 from cluster.catalog.cluster_parts import ClusterParts
 from cluster.catalog.reconcile import removed
+from cluster.codec.entries import ERAS_SINCE
 from cluster.groups.group import Group
 from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import Command, GroupHeld, NodeGone
@@ -56,11 +57,11 @@ class Moving:
 
     def look(self) -> None:
         self._meet()
+        self._retire()  # first: what is past changes no members
         self._cluster.readmission.ask()
         for group in list(self._cluster.groups.values()):
             if group.may_change_members:
                 self._change(group)
-        self._retire()
 
     # --- other nodes
 
@@ -133,10 +134,11 @@ class Moving:
             return
         step = next_step(
             configuration,
-            self._wanted(group) - cluster.readmission.refused(group),
+            self._wanted(group),
             leader=cluster.node,
             ready={node for node in group.members if group.lacks(node) <= READY_ENTRIES},
             up={node for node in group.members if cluster.peers.is_up(node)},
+            refused=cluster.readmission.refused(group),
         )
         if isinstance(step, Transfer):
             log.info("leader_moves", group=group.name, to=step.to)
@@ -158,8 +160,13 @@ class Moving:
                     self._propose(NodeGone(node.node))
             return
         info = catalog.group(group.id)
-        if info is not None and info.held_at < at:
-            self._propose(GroupHeld(group.id, at, members))
+        if info is None:
+            return
+        era, lost = group.configuration.era, group.configuration.lost
+        if catalog.version < ERAS_SINCE:
+            era, lost = 0, ()
+        if info.is_newer(era, at, {*members, *lost}):
+            self._propose(GroupHeld(group.id, at, members, era, lost))
 
     def _propose(self, command: Command) -> None:
         if command in self._proposed:
@@ -181,10 +188,7 @@ class Moving:
                 cluster.drop_group(group.id)
 
     def _is_past(self, group: Group) -> bool:
-        """The catalog counts this copy no more, and the copy itself knows of nothing newer that
-        does: what it acknowledged since then might be needed.
-        """
         info = self._cluster.catalog_machine.group(group.id)
-        if info is None or self._cluster.node in info.homes:
-            return False
-        return group.configured_at <= info.held_at
+        known = group.configuration
+        at = known.era, group.configured_at
+        return info is not None and info.is_past(self._cluster.node, *at, known.lost)

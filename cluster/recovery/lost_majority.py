@@ -56,8 +56,13 @@ class NoCopy:
 def examine(
     log: Log, founders: Sequence[NodeId], lost: Collection[NodeId]
 ) -> tuple[CatalogMachine, list[LostMajority]]:
-    """The catalog by all that this disk has of it, and the groups that cannot go on as they are."""
-    catalog = _catalog(log.journal(CATALOG_GROUP))
+    """The catalog by all that this disk has of it, and the groups that cannot go on as they are.
+
+    A copy that this node would let go of, since others hold the group now, counts only if all of
+    those are lost: then it is what is left.
+    """
+    catalog, node = _catalog(log.journal(CATALOG_GROUP)), NodeId(log.wal.identity.node)
+    before = _lost_before(log)
     found: list[LostMajority] = []
     for group in map(GroupId, log.groups()):
         info = catalog.group(group)
@@ -68,14 +73,19 @@ def examine(
             continue
         first = Configuration(tuple(sorted(founders if info is None else info.founders)))
         configurations = _configurations(journal, first)
-        voters, members = configurations.current.voters, configurations.current.members
+        current = configurations.current
+        gone = {*current.lost}
         # Learners too: one of them may have most, and their old promises are void.
-        survivors = tuple(node for node in members if node not in lost)
-        if lacks_majority(configurations, lost):
+        survivors = tuple(each for each in current.members if each not in lost)
+        needy = lacks_majority(configurations, lost)
+        if info is not None and info.is_past(node, current.era, configurations.index, gone):
+            gone |= {*info.held} & {*before}
+            holders = tuple(each for each in info.held if each not in {*lost, *gone})
+            survivors, needy = holders or survivors, needy or not holders
+        if needy:
             name = "catalog" if info is None else info.name
-            about = voters, survivors, journal.last_index, journal.commit_index
-            before = configurations.current.lost
-            found.append(LostMajority(group, name, *about, _last_ms(journal), before))
+            about = current.voters, survivors, journal.last_index, journal.commit_index
+            found.append(LostMajority(group, name, *about, _last_ms(journal), sorted(gone)))
     return catalog, found
 
 
@@ -93,13 +103,10 @@ def without_copy(log: Log, catalog: CatalogMachine, lost: Collection[NodeId]) ->
     that were declared lost before, too, and have not been let in again. The one that was just about
     to be made here is none.
     """
-    before = _configurations(log.journal(CATALOG_GROUP), Configuration(())).current.lost
+    without = {*lost, *_lost_before(log), NodeId(log.wal.identity.node)}
     gone: dict[GroupId, NoCopy] = {}
     for info in catalog.groups():
-        without = {*lost, *before}
-        if not has_copy(log, info.id, info):
-            without.add(NodeId(log.wal.identity.node))
-        if info.homes <= without:
+        if info.homes <= without and not has_copy(log, info.id, info):
             gone[info.id] = NoCopy(info.name, tuple(sorted(info.homes)), [])
     for queue in catalog.queues():
         if queue.group in gone:
@@ -139,6 +146,11 @@ def go_on(journal: RaftJournal, survivors: Sequence[NodeId], lost: Collection[No
     journal.set_votes_suspended(False)
     members = Configuration(tuple(sorted(survivors)), lost=tuple(sorted(lost)), era=era)
     journal.force(Forced(members).payload)
+
+
+def _lost_before(log: Log) -> Sequence[NodeId]:
+    """Declared lost by earlier recoveries, and not let in again."""
+    return _configurations(log.journal(CATALOG_GROUP), Configuration(())).current.lost
 
 
 def _configurations(journal: Journal, first: Configuration) -> Configurations:

@@ -103,7 +103,8 @@ def _show(found: Survey) -> None:
     if found.elsewhere:
         console.print(
             f"This node's copy of {', '.join(found.elsewhere)} does not count: it does not say of"
-            " itself that it is one. The others' tables say who goes on; if they name this node, it"
+            " itself that it is one, or it was moved to nodes of which some are left. The others'"
+            " tables say who goes on; if they name this node, it"
             " is brought up to date. What only such a copy has is lost, too."
         )
     _show_gone(found)

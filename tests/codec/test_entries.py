@@ -184,6 +184,7 @@ SAMPLES_V5: dict[str, Any] = {
     ),
     "withdraw": c.Withdraw(1, ((1, 4), (7, 7))),
     "retime": c.Retime(1, ((2, 3),), 1_700_000_000_000),
+    "group_held_recovered": c.GroupHeld(3, 50, ["n3"], 1, ["n1", "n2"]),
     "transaction_move": c.Transaction(
         "n1", 3, 9, 8, [c.Withdraw(1, ((1, 1),))], [(2, [c.Enqueue(4, None, 0, [b"b"])])]
     ),

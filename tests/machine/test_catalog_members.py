@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.machine import commands as c
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.replies import BAD_ARGUMENT, NO_GROUP, NO_NODE, Ok
 from cluster.types import GroupId, NodeId
 from tests.machine.catalog_world import Book
@@ -101,6 +102,30 @@ def test_older_news_of_copies_change_nothing():
     assert (list(info.held), info.held_at) == (["n2"], 7)
 
 
+def held(book: Book) -> list[str]:
+    info = book.machine.group(GroupId(1))
+    assert info is not None
+    return list(info.held)
+
+
+def test_who_survived_a_lost_majority_holds_the_group_though_its_log_is_shorter():
+    made = book("n4", groups=1)
+    n1, n2, n3, n4 = map(NodeId, ("n1", "n2", "n3", "n4"))
+    made.does(c.GroupHeld(GroupId(1), 70, [n1, n2, n4]))
+    made.does(c.GroupHeld(GroupId(1), 50, [n3], 1, [n1, n2]), 0)
+    assert held(made) == ["n1", "n2", "n4"], "it did not know of n4"
+    made.does(c.GroupHeld(GroupId(1), 50, [n3], 1, [n1, n2, n4]))
+    assert held(made) == ["n3"]
+    made.does(c.GroupHeld(GroupId(1), 90, [n1, n2]), 0)
+    made.does(c.GroupHeld(GroupId(1), 40, [n1], 1), 0)
+    assert held(made) == ["n3"], "that is of before"
+    again = CatalogMachine()
+    again.restore(made.machine.snapshot())
+    assert again.digest() == made.machine.digest()
+    made.does(c.GroupHeld(GroupId(1), 60, [n1], 1))
+    assert held(made) == ["n1"]
+
+
 def test_a_group_moves_and_moves_are_counted():
     made = book("n4")
     move = c.MoveGroup(GroupId(1), [NodeId(n) for n in ("n4", "n2", "n3")])
@@ -125,6 +150,8 @@ def test_a_group_moves_and_moves_are_counted():
         (c.MoveGroup(GroupId(1), [NodeId("n1"), NodeId("n1")]), BAD_ARGUMENT),
         (c.MoveGroup(GroupId(1), [NodeId("n9")]), NO_NODE),
         (c.GroupHeld(GroupId(9), 1, [NodeId("n1")]), BAD_ARGUMENT),
+        (c.GroupHeld(GroupId(1), 1, [NodeId("n1")], "1"), BAD_ARGUMENT),  # type: ignore[arg-type]
+        (c.GroupHeld(GroupId(1), 1, [NodeId("n1")], 1, [7]), BAD_ARGUMENT),  # type: ignore[list-item]
     ],
 )
 def test_what_cannot_be_is_refused(command: Any, code: str):
