@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from node.links.definition import without_password
 from node.links.federation.connecting import Federated
 from node.links.federation.links import KIND, id_of
 from node.links.link import LinkKey
@@ -34,12 +35,13 @@ def _shown(key: LinkKey, federated: Federated, status: Mapping[str, Any]) -> Jso
     what, upstream = federated.what, federated.upstream
     since = datetime.fromtimestamp(status["since_ms"] / 1000, UTC)
     shown: Json = {
-        "node": status["node"],
+        "node": status["node"] or "",  # tools want text
         what: federated.end.name,
         f"upstream_{what}": federated.upstream_name,
         "type": what,
         "vhost": key.vhost,
         "upstream": upstream.name,
+        "uri": without_password(upstream.uris[0]),  # until it is known which of them answers
         "consumer_tag": upstream.consumer_tag,
         "id": id_of(key),
         "status": "error" if status["error"] else status["state"],
@@ -62,7 +64,7 @@ async def list_down(call: Call) -> Any:
 
 async def restart(call: Call) -> Response:
     for key, row in await rows(call):
-        asked = row["id"] == call.names["id"] and row["node"] in (None, call.names["node"])
+        asked = row["id"] == call.names["id"] and row["node"] in ("", call.names["node"])
         if asked and await call.services.links.restart(key):
             return DONE
     raise not_found()

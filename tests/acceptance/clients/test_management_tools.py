@@ -156,13 +156,39 @@ async def test_rabbitmqadmin_2_administers_and_survives_a_leader(
     assert "ha-mode" in await admin(mirrors, fails=True)
     shovel = "shovels declare_amqp091 --name s --source-uri amqp:// --destination-uri amqp://"
     await admin(f"{shovel} --source-queue c --destination-queue c2")
+    assert "c2" in await admin("shovels list --vhost /")
     assert "c2" not in await admin("shovels delete --name s") + await admin("shovels list_all")
+    await _federate(admin)
 
     await broker.kill(await broker.leader("q"))
     got = await admin("get messages --queue q --count 1 --ack-mode ack_requeue_false")
     assert "hello" in got
     await admin("delete queue --name q")
     await broker.mend()
+
+
+async def _federate(admin: Callable[[str], Awaitable[str]]) -> None:
+    """With an upstream that nobody listens at: its links say so."""
+    uri = "--uri amqp://127.0.0.1:1"
+    await admin(f"federation declare_upstream --name whole {uri}")
+    await admin(f"federation declare_upstream_for_exchanges --name part {uri} --max-hops 2")
+    await admin(f"federation declare_upstream_for_queues --name other {uri} --queue-name q")
+    await admin("federation delete_upstream --name part")
+    upstreams = await admin("federation list_all_upstreams")
+    assert "whole" in upstreams
+    assert "other" in upstreams
+    assert "part" not in upstreams
+    await admin("declare exchange --name fed --type topic")
+    definition = '{"federation-upstream":"whole"}'
+    policy = "declare policy --name fed --pattern ^fed$ --apply-to exchanges --priority 1"
+    await admin(f"{policy} --definition {definition}")
+    async with asyncio.timeout(SAID_S_MAX):
+        while "whole" not in await admin("federation list_all_links"):
+            await asyncio.sleep(0.2)
+    await admin("policies delete --name fed")
+    for name in ("whole", "other"):
+        await admin(f"federation delete_upstream --name {name}")
+    await admin("delete exchange --name fed")
 
 
 async def test_rabbit_hole_makes_reads_and_removes_everything(broker: QuorateBroker):

@@ -62,10 +62,16 @@ func main() {
 	}))
 	equal(len(must(client.ListShovelsIn(vhost))), 1, "shovels")
 	done(client.DeleteShovel(vhost, "s"))
-	refused("no federation", func() error {
-		_, err := client.PutFederationUpstream(vhost, "f", rabbithole.FederationDefinition{Uri: rabbithole.URISet{"amqp://"}})
+	refused("uri", func() error {
+		_, err := client.PutFederationUpstream(vhost, "f", rabbithole.FederationDefinition{Uri: rabbithole.URISet{"http://"}})
 		return err
 	})
+	upstream := rabbithole.FederationDefinition{Uri: rabbithole.URISet{"amqp://127.0.0.1:1"}, MaxHops: 2, AckMode: "on-confirm"}
+	done(client.PutFederationUpstream(vhost, "f", upstream))
+	equal(must(client.GetFederationUpstream(vhost, "f")).Definition.MaxHops, 2, "hops of the upstream")
+	equal(len(must(client.ListFederationUpstreamsIn(vhost))), 1, "upstreams")
+	must(client.ListFederationLinksIn(vhost))
+	done(client.DeleteFederationUpstream(vhost, "f"))
 
 	published := must(client.PublishToExchange(vhost, "logs", rabbithole.PublishOptions{
 		RoutingKey: "a.b", Payload: "hello", PayloadEncoding: "string", Properties: map[string]interface{}{"delivery_mode": 2},

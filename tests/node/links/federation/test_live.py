@@ -227,6 +227,24 @@ async def test_a_virtual_host_follows_another_of_its_own_cluster(sites: list[Our
     assert await site.taken("q") == [(b"hello", ["a"])]
 
 
+async def test_a_link_that_finds_nobody_says_where_it_looks_and_no_password(sites: list[OurSite]):
+    site = sites[0]
+    await site.collects("q")
+    path = "parameters/federation-upstream/%2F/gone"
+    await site.api.ask("PUT", path, {"value": {"uri": "amqp://ann:secret@127.0.0.1:1"}})
+    definition = {"federation-upstream": "gone"}
+    await site.api.put("policies/%2F/federated", pattern="^fed", definition=definition)
+
+    async def failed() -> bool:
+        return any(row["status"] == "error" for row in await site.api.get("federation-links"))
+
+    await until(failed)
+    (row,) = await site.api.get("federation-links")
+    assert row["uri"] == "amqp://ann@127.0.0.1:1"
+    assert row["node"] == site.nodes.one.settings.node
+    assert "secret" not in str(row)
+
+
 async def test_copies_that_a_message_asked_for_upstream_are_not_made_again(sites: list[OurSite]):
     up, down, _ = sites
     for queue in ("fed.q", "copy"):
