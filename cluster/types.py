@@ -23,6 +23,18 @@ COMMANDS_PER_ENTRY_MAX = 1 << ORDINAL_BITS
 #: Of each number of a message's id.
 NUMBER_DIGITS_MAX = 18
 
+#: Each recovery without a majority, and each restore, goes on in terms of an era of its own, which
+#: those who were given up never come to: more than there are elections between two of them.
+TERMS_OF_AN_ERA = 1 << 20
+
+
+def era_of(term: int) -> int:
+    return term // TERMS_OF_AN_ERA
+
+
+def first_term_of(era: int) -> int:
+    return era * TERMS_OF_AN_ERA
+
 
 @dataclass_transform(frozen_default=True)
 def value(kind: type[T]) -> type[T]:

@@ -45,6 +45,7 @@ from cluster.machine.commands import (
 from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
+from cluster.machine.versions import ERAS_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
 
 T = TypeVar("T")
@@ -219,8 +220,6 @@ REASONS_SINCE = 5
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
 SURGERY_SINCE = 5
-#: And eras of who holds a group.
-ERAS_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24

@@ -72,10 +72,21 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
-from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
-from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp, made
+from cluster.machine.versions import ERAS_SINCE, MACHINE_VERSION, NeedsNewer
+from cluster.types import (
+    ConsumerKey,
+    NodeId,
+    QueueId,
+    SessionId,
+    Stamp,
+    era_of,
+    first_term_of,
+    made,
+)
 
 NOW_MS_MAX = 1 << 53
+#: A term that does not come.
+NEVER = 1 << 62
 #: What one queue is told to do, and since which machine version.
 QUEUE_COMMANDS: dict[Any, int] = {
     **dict.fromkeys(get_args(QueueCommand), 1),
@@ -119,6 +130,7 @@ class QueueMachine:
         self._timetable = Timetable(self._queues)
         self._recorder: EventRecorder | None = None
         self._unchanged: dict[int, _Unchanged] = {}
+        self._enter(0)
 
     # --- applying ---------------------------------------------------------------------------------
 
@@ -129,6 +141,8 @@ class QueueMachine:
         now_ms, touched, counted = context.now_ms, context.touched, self._recorder is None
         if self._transactions.reserved:
             self._transactions.forget_reserved(context)
+        if stamp.term >= self._ends:
+            self._begin_era(context)
         reply = self._do(context, command)
         due_ms = self._sessions.due_ms
         if due_ms is not None and due_ms <= now_ms:
@@ -194,6 +208,19 @@ class QueueMachine:
                 return self._upgrade(context, command)
             case _:
                 return _unknown(command)
+
+    def _begin_era(self, context: ApplyContext) -> None:
+        """The log goes on from an earlier moment, and may have lost its end."""
+        self._enter(era_of(context.stamp.term))
+        for queue in self._in_order():
+            if isinstance(queue, Stream):
+                queue.skip_lost()
+                context.touch(queue.id)
+
+    def _enter(self, era: int) -> None:
+        """It is noted from the version on that skips what was lost."""
+        self._era = era
+        self._ends = first_term_of(era + 1) if self.version >= ERAS_SINCE else NEVER
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -276,6 +303,7 @@ class QueueMachine:
         if command.to == self.version:
             return Ok(command.to)
         self.version = command.to
+        self._enter(era_of(context.stamp.term))
         for queue in self._in_order():
             queue.set_version(command.to)
             context.touch(queue.id)
@@ -461,6 +489,8 @@ class QueueMachine:
         if self.version >= 2:
             state += [None] * (5 - len(state))  # no transactions yet
             state.append(dump_removed(self._removed))
+        if self.version >= ERAS_SINCE:
+            state.append(self._era)
         return state
 
     def _in_order(self) -> list[QueueKind]:
@@ -500,6 +530,7 @@ class QueueMachine:
             self._transactions.load(later[0])
         if version >= 2:
             self._removed = load_removed(later[1])
+        self._enter(later[2] if version >= ERAS_SINCE else 0)
 
     def digest(self) -> bytes:
         """Equal on every replica at the same entry. From version 2 on it costs what changed."""

@@ -21,7 +21,8 @@ new machine version on.
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
 |         |         | federation: exchanges that others read from, policies with patterns; |
-|         |         | ids that every queue takes once |
+|         |         | ids that every queue takes once; eras of logs: streams skip what was |
+|         |         | lost, the catalog knows who survived |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -39,6 +40,9 @@ MACHINE_VERSION: Final = 5
 
 #: From when on exchanges of type `x-federation-upstream` and policies by a pattern are known.
 FEDERATION_SINCE: Final = 5
+
+#: From when on states know the era of their log, which a recovery or a restore begins.
+ERAS_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

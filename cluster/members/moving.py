@@ -14,10 +14,10 @@ import structlog
 
 from cluster.catalog.cluster_parts import ClusterParts
 from cluster.catalog.reconcile import removed
-from cluster.codec.entries import ERAS_SINCE
 from cluster.groups.group import Group
 from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import Command, GroupHeld, NodeGone
+from cluster.machine.versions import ERAS_SINCE
 from cluster.members.liveness import LivenessBroadcast
 from cluster.members.membership import Transfer, next_step
 from cluster.members.readmission import Readmission

@@ -32,10 +32,9 @@ from cluster.groups.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
 from cluster.peers.forwarding import NODE_LEVEL
-from cluster.raft.configuration import era_of
 from cluster.raft.transport import PRE_VOTE, VOTE
 from cluster.seams import Links
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, era_of
 
 REMOVED = "removed"  # index: as of it the catalog does not count the receiver any more
 WHO = "who?"  # node: is it a member?

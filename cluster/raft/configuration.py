@@ -30,19 +30,6 @@ SNAPSHOT_MAGIC = b"QMBR"
 _LENGTH = struct.Struct(">I")
 
 
-#: Each recovery without a majority, and each restore, goes on in terms of an era of its own, which
-#: those who were given up never come to: more than there are elections between two of them.
-TERMS_OF_AN_ERA = 1 << 20
-
-
-def era_of(term: int) -> int:
-    return term // TERMS_OF_AN_ERA
-
-
-def first_term_of(era: int) -> int:
-    return era * TERMS_OF_AN_ERA
-
-
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """Sorted ids of nodes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cluster.raft.configuration import Configuration, encode, era_of
+from cluster.raft.configuration import Configuration, encode
 from cluster.raft.member_state import MemberState
 from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
@@ -17,7 +17,7 @@ from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
 from cluster.raft.transport import APPEND, INSTALL, READMIT, TIMEOUT_NOW, Message
-from cluster.types import NodeId
+from cluster.types import NodeId, era_of
 
 #: Entries in one message; a single entry may be larger.
 APPEND_BYTES_MAX = 1 << 20

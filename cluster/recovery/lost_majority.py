@@ -20,14 +20,12 @@ from cluster.raft.configuration import (
     Configuration,
     Configurations,
     Forced,
-    era_of,
-    first_term_of,
     split,
 )
 from cluster.raft.journal import RaftJournal
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.quorum import votes_needed
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp, era_of, first_term_of
 
 
 @dataclass(frozen=True, slots=True)

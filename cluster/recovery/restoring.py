@@ -27,17 +27,17 @@ from cluster.log.snapshots import decode_snapshot
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.founding import begin_again, found_again, incarnations_known, queue_ids
-from cluster.raft.configuration import (
-    TERMS_OF_AN_ERA,
-    Configuration,
-    era_of,
-    first_term_of,
-    founded,
-    split,
-)
+from cluster.raft.configuration import Configuration, founded, split
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.recovery.backup import END, STATE
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.types import (
+    CATALOG_GROUP,
+    TERMS_OF_AN_ERA,
+    GroupId,
+    NodeId,
+    era_of,
+    first_term_of,
+)
 
 #: Written to a new log before it is synced.
 WRITE_BYTES: Final = 8 << 20

@@ -15,6 +15,7 @@ from cluster.log import MEMBERSHIP, Log, LogIdentity
 from cluster.log.disk import SystemClock
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
+from cluster.machine.stream.stream import LOST_MAX
 from cluster.members import moving
 from cluster.members.membership import next_step
 from cluster.raft import replication
@@ -298,6 +299,8 @@ async def test_a_new_group_waits_for_nodes_that_register_soon_and_has_all_its_co
 async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld) -> None:
     world = await make_world(default_groups=2).born()
     await world.declare("q")
+    stream = await world.declare("s", queue_type="stream", stream={"subjects": ["s"]})
+    await world.until(lambda: len(world["n2"].queues()) == 2)
     for number in range(20):
         await world.publish("q", b"%d" % number)
     await world.until(lambda: all(world.ready("q", name) == 20 for name in NODES))
@@ -311,6 +314,8 @@ async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld)
     await world.until(lambda: world.leading(group) == "n2")
     assert world.ready("q", "n2") == 20
     await world.publish("q", b"more")
+    machine: Any = world["n2"].groups[world.group_of("s")].machine
+    await world.until(lambda: machine.stream(stream).retained.next == LOST_MAX + 1)
 
     # The others come back with empty disks, and are members again by themselves.
     for name in ("n1", "n3"):

@@ -24,8 +24,7 @@ from cluster.machine.commands import (
 )
 from cluster.members.moving import LEAVE_S_MAX
 from cluster.members.unknown_peers import UNKNOWN_PEER_S
-from cluster.raft.configuration import first_term_of
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId, first_term_of
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time
@@ -235,7 +234,7 @@ async def test_sessions_of_a_node_that_was_removed_end_though_the_leader_changed
     await world.until(lambda: world.leading(group) is not None)
     machine = world.group(group).machine
     assert isinstance(machine, QueueMachine)
-    await world.until(lambda: not machine._sessions.by_id)
+    await world.until(lambda: not machine._sessions.by_id)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_node_that_was_let_in_and_never_comes_keeps_nobody_from_leaving(
@@ -423,7 +422,7 @@ async def test_a_group_elects_a_guest_while_the_catalog_has_no_majority(
     await asyncio.sleep(30)
     assert world.links["n2"].up["n4"] == number
     asked: list[Outcome] = []
-    world["n4"].forwarder._request(NodeId("n2"), group, Barrier(), asked.append)
+    world["n4"].forwarder._request(NodeId("n2"), group, Barrier(), asked.append)  # pyright: ignore[reportPrivateUsage]
     await world.until(lambda: asked)
     assert (asked[0].kind, asked[0].code) == ("refused", "no_leader")
     assert asked[0].reason == "node n2 has not heard yet that n4 is a member"
@@ -500,5 +499,5 @@ async def test_a_guest_of_a_later_recovery_is_not_heard_by_a_copy_that_holds_som
     await world.until(lambda: NodeId("n4") in one.unknown_peers.connected)
     term = one.catalog.term
     for era, heard in ((0, True), (1, False)):
-        message = [CATALOG_GROUP, "ae", first_term_of(era) + term + 1, 0, 0, 0, []]
+        message: list[Any] = [CATALOG_GROUP, "ae", first_term_of(era) + term + 1, 0, 0, 0, []]
         assert one.unknown_peers.takes(NodeId("n4"), message) is heard

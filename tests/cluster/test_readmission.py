@@ -9,8 +9,8 @@ import pytest
 
 from cluster.log import Log
 from cluster.members.readmission import EMPTY, GIVEN_UP, GivenUp, Readmission
-from cluster.raft.configuration import Configuration, encode, first_term_of
-from cluster.types import NodeId
+from cluster.raft.configuration import Configuration, encode
+from cluster.types import NodeId, first_term_of
 from tests.log.support import World
 
 GROUP, ERA = 1, 1
@@ -22,9 +22,11 @@ class Lost:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.answers: list[tuple[str, Any]] = []
-        links = SimpleNamespace(
-            send=lambda peer, message: self.answers.append((peer, message)), flush=lambda: None
-        )
+
+        def send(peer: str, message: Any) -> None:
+            self.answers.append((peer, message))
+
+        links = SimpleNamespace(send=send, flush=lambda: None)
         cluster: Any = SimpleNamespace(node="n1", log=log, links=links, groups={})
         self._readmission = Readmission(cluster)
 

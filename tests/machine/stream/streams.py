@@ -43,7 +43,7 @@ class Streams:
         self.machine = QueueMachine()
         self.copies = copies
         self.now_ms = START_MS
-        self.index = 1
+        self.index = self.term = 1
         self.bodies: dict[tuple[int, int], bytes] = {}
         self.effects: list[Any] = []
         assert self.apply(UpgradeMachine(version)) == Ok(version)
@@ -62,7 +62,7 @@ class Streams:
         if isinstance(command, Enqueue):
             for place, body in enumerate(command.bodies):
                 self.bodies[self.index, place] = body
-        stamp = Stamp(self.index, 1, self.now_ms)
+        stamp = Stamp(self.index, self.term, self.now_ms)
         copy = QueueMachine()
         if self.copies:
             copy.restore(self.machine.snapshot())

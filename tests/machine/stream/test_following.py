@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, Enqueue, Origin
+from cluster.machine.commands import (
+    ATTR_ASKED,
+    ATTR_SUBJECT,
+    Enqueue,
+    Origin,
+    Tick,
+    UpgradeMachine,
+)
 from cluster.machine.replies import BAD_ARGUMENT, NOT_ALLOWED, OUT_OF_SEQUENCE, Enqueued, Refused
 from cluster.machine.stream import errors
 from cluster.machine.stream.following import Taken
@@ -18,7 +25,8 @@ from cluster.machine.stream.settings import (
     ASKED_TTL_MS,
     origin_key,
 )
-from cluster.types import QueueId
+from cluster.machine.stream.stream import LOST_MAX
+from cluster.types import QueueId, first_term_of
 from tests.machine.stream.streams import START_MS, STREAM, Streams
 
 ORDERS = QueueId(7)
@@ -107,6 +115,34 @@ def test_of_a_stream_that_was_made_again_a_mirror_takes_what_lies_behind_its_las
     assert taken(s, 6, 7, 7, queue=ORDERS).detail == 7, "the former one is over"
 
     assert s.held() == {4: "a", 5: "a", 6: "a"}
+
+
+def test_what_an_other_stream_lost_and_a_mirror_has_is_followed_by_what_comes_after():
+    """The other one's log goes on from an earlier moment, in a new era of terms."""
+    origin, s = Streams(), mirror()
+    origin.stored("a", "a")
+    taken(s, 0, 4, 1, 2, 3, 4, subject="lost")  # 3 and 4 were lost with a majority
+    origin.term = s.term = first_term_of(1)
+    origin.apply(Tick())
+    first = origin.stored("b")
+    assert first == LOST_MAX + 3
+    assert origin.stored("b") == first + 1, "once in an era"
+
+    assert taken(s, 4, first, first, subject="b").stored == 1
+    assert list(s.held()) == [1, 2, 3, 4, first]
+    assert origin.held() == {1: "a", 2: "a", first: "b", first + 1: "b"}
+    origin.term = first_term_of(2) + 7
+    assert origin.stored("c") == first + 2 + LOST_MAX
+
+
+def test_an_empty_stream_skips_what_was_lost_too_and_before_version_5_none_does():
+    new, old = Streams(), Streams(version=4)
+    for s in (new, old):
+        s.term = first_term_of(1)
+    assert new.stored("a") == LOST_MAX + 1
+    assert old.stored("a") == 1
+    old.apply(UpgradeMachine(5))
+    assert old.stored("a") == 2, "the era is not new any more"
 
 
 def test_nobody_else_stores_into_a_mirror():
