@@ -32,6 +32,7 @@ from node.links.shovels import Shovels
 from node.links.supervisor import LinkSupervisor
 from node.management.app import ManagementRoutes
 from node.management.services import Listeners, Listing, ManagementServices
+from node.management.site import Site
 from node.memory import (
     CollectWhatIsNew,
     available_bytes,
@@ -293,6 +294,7 @@ class Node:
         HistoryRoutes(native, parts.broker, parts.auth, histories).add_to(app)
         parts.health.add_to(app)
         app.router.add_route("*", ManagementRoutes.PATH, self._manage)
+        Site(parts.auth).add_to(app)
         parts.metrics.add_to(app)
         if self.nats is not None:
             frame_bytes_max = self.settings.limits.frame_bytes_max
@@ -406,6 +408,7 @@ class Node:
                 audit=self.audit,
                 counters=parts.counters,
                 links=self.links,
+                latencies_ms=parts.metrics.latencies_ms,
             )
         )
 

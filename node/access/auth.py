@@ -12,6 +12,7 @@ import structlog
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog_entries import NKEYS
+from node.access.browser_sessions import BrowserSessions
 from node.access.login_delay import LoginDelay
 from node.access.password_checks import PasswordChecks
 from node.access.permissions import Access, HasCatalog
@@ -100,6 +101,7 @@ class Auth:
         self._catching_up: asyncio.Task[None] | None = None
         self._checks = PasswordChecks()
         self._delay = LoginDelay()
+        self._browsers = BrowserSessions()
         #: Logins that failed, by protocol: for metrics.
         self.logins_failed: dict[str, int] = dict.fromkeys(PROTOCOLS, 0)
         self.attempts = LoginAttempts()
@@ -178,6 +180,27 @@ class Auth:
         log.warning(
             "login_refused", user=name[:100], address=address, protocol=protocol, reason=reason
         )
+
+    # --- browsers ---------------------------------------------------------------------------------
+
+    def browser_login(self, user: User) -> str:
+        """A token for who has just logged in."""
+        return self._browsers.open(user.name, self._kept(user.name))
+
+    def browser_user(self, token: str, *, loopback: bool) -> User | None:
+        """None: nobody, or not any more: the user is gone, or has another password."""
+        session = self._browsers.find(token)
+        if session is None or (session.user in self._loopback_users and not loopback):
+            return None
+        if session.proof != self._kept(session.user):
+            self._browsers.close(token)
+            return None
+        return self.user(session.user)
+
+    def browser_logout(self, token: str) -> None:
+        self._browsers.close(token)
+
+    # --- passwords --------------------------------------------------------------------------------
 
     async def guest(self) -> User | None:
         """Who comes from this machine without saying who it is: the user guest, while anybody

@@ -266,10 +266,16 @@ class Broker:
         return about
 
     async def peek(
-        self, info: QueueInfo, *, start: int, count: int, state: RowState | None = None
+        self,
+        info: QueueInfo,
+        *,
+        start: int,
+        count: int,
+        state: RowState | None = None,
+        plain: bool = True,
     ) -> list[dict[str, Any]]:
         """Messages from position `start` on, all or those in this state, looked at without taking
-        them. On the leader only.
+        them; `meta` as a map, unless it is not to be `plain`. On the leader only.
         """
         if not 1 <= count <= PEEK_COUNT_MAX:
             raise Refused(codes.BAD_ARGUMENT, f"count must be from 1 to {PEEK_COUNT_MAX}")
@@ -297,7 +303,7 @@ class Broker:
                     "state": row.state,
                     "body": body.head if isinstance(body, LargeBody) else body,
                     "bytes": len(body),
-                    "meta": as_map(meta),
+                    "meta": as_map(meta) if plain else meta,
                     "delivery_count": row.chunk.delivery_count,
                     "acquired_count": row.chunk.acquired_count,
                     "deaths": row.chunk.deaths,

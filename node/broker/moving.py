@@ -26,7 +26,7 @@ from cluster.machine.commands import (
     Step,
     Withdraw,
 )
-from cluster.machine.interface import Row
+from cluster.machine.interface import Row, RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.types import GroupId, LargeBody, MessageId, QueueId
 from node.broker.bodies import head_of, may_be_whole, whole
@@ -90,6 +90,7 @@ class Moving:
         self._transactions = transactions
         self._peer_rpc = peer_rpc
         peer_rpc.on("waiting_select", lambda _, fields: self._select(*fields))
+        peer_rpc.on("waiting_peek", lambda _, fields: self._peek(*fields))
         peer_rpc.on("waiting_move", lambda _, fields: self._move(*fields))
         peer_rpc.on("waiting_copy", lambda _, fields: self._copy(*fields))
         peer_rpc.on("waiting_find", lambda _, fields: self._find(*fields))
@@ -105,6 +106,12 @@ class Moving:
         if not 1 <= count <= NAMED_MAX:
             raise Refused(codes.BAD_ARGUMENT, f"count must be from 1 to {NAMED_MAX}")
         return await self._ask(info, "waiting_select", dict(where), start, count)
+
+    async def peek(
+        self, info: QueueInfo, *, start: int, count: int, state: str | None
+    ) -> list[dict[str, Any]]:
+        """As `Broker.peek`, with `meta` as it is stored."""
+        return await self._ask(info, "waiting_peek", start, count, state)
 
     async def move(self, info: QueueInfo, positions: Ranges, to: QueueInfo | None) -> Moved:
         """To that queue; None: dead letters go back to the queues in which they died."""
@@ -201,6 +208,12 @@ class Moving:
             "bytes": size,
             "next": after,
         }
+
+    async def _peek(
+        self, queue: int, start: int, count: int, state: RowState | None
+    ) -> list[dict[str, Any]]:
+        info, _ = self._led(queue)
+        return await self._broker.peek(info, start=start, count=count, state=state, plain=False)
 
     async def _delayed(self, queue: int, start: int, count: int) -> list[Delayed]:
         info, group = self._led(queue)

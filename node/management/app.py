@@ -6,7 +6,7 @@ import asyncio
 import base64
 import datetime as dt
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
@@ -53,8 +53,10 @@ from node.protocols.basic_auth import (
     OTHER_SITES,
     BasicAuth,
     LoginRefused,
+    challenge,
     claimed_name,
     of_another_site,
+    of_our_page,
 )
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -133,13 +135,13 @@ class ManagementRoutes:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         act = Act(request)
-        headers: dict[str, str] = {}
+        headers: Mapping[str, str] = {}
         try:
             answer = await self._serve(request, act)
         except ApiError as found:
             error = found
         except LoginRefused as refused:
-            error, headers = not_authorised(refused.reason), CHALLENGE
+            error, headers = not_authorised(refused.reason), challenge(request, CHALLENGE)
         except BrokerError as found:
             error = of_broker(found)
         except web.HTTPRequestEntityTooLarge:
@@ -209,7 +211,9 @@ class ManagementRoutes:
             name, password = str(form.get("username", "")), str(form.get("password", ""))
             act.who = name[:NAME_SHOWN_MAX]
             return await self._basic.login(request, name, password)
-        if "Authorization" not in request.headers:  # which tools of RabbitMQ expect to be told
+        if "Authorization" not in request.headers and not of_our_page(
+            request
+        ):  # which tools of RabbitMQ expect to be told
             raise LoginRefused("Login failed")
         if route is not None and route.local and self._services.local_token.admits(request):
             return LOCAL_USER
@@ -309,9 +313,9 @@ def _response(answer: Response) -> web.Response:
     )
 
 
-def _failure(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
+def _failure(error: ApiError, headers: Mapping[str, str]) -> web.Response:
     value = {"error": error.error, "reason": error.reason, **error.more}
-    return _response(Response(error.status, value, headers or {}))
+    return _response(Response(error.status, value, headers))
 
 
 def _as_json(value: Any) -> Any:

@@ -44,6 +44,7 @@ def host_facts(services: ManagementServices, *, uptime_s: float) -> dict[str, An
         "sockets_total": settings.limits.connections_max,
         "db_dir": settings.data_dir,
         "mem_bodies": services.cluster.log.hot_bytes,
+        **services.latencies_ms(),
         **measured(services),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
@@ -155,11 +156,11 @@ def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
             "members": members,
             "online": [node for node in members if NodeId(node) in up],
         }
+    oldest_ms = None if facts is None else facts.oldest_ready_ms
+    shown["oldest_ready_age"] = 0 if oldest_ms is None else max(0, cluster.now_ms() - oldest_ms)
     slo_ms = catalog.config_for(info).slo_oldest_age_ms
     if slo_ms is not None:
-        oldest_ms = None if facts is None else facts.oldest_ready_ms
-        age_ms = 0 if oldest_ms is None else max(0, cluster.now_ms() - oldest_ms)
-        shown |= {"slo_oldest_age": slo_ms, "oldest_ready_age": age_ms}
+        shown["slo_oldest_age"] = slo_ms
     return shown if facts is None else shown | _counted(facts)
 
 
@@ -278,7 +279,23 @@ async def why(call: Call) -> Json:
         "name": info.name,
         "vhost": info.vhost,
         "findings": [finding._asdict() for finding in diagnose(situation)],
+        "state": None if situation.queue is None else asdict(situation.queue),
     }
+
+
+async def pause(call: Call) -> Response:
+    return await _pause(call, paused=True)
+
+
+async def resume(call: Call) -> Response:
+    return await _pause(call, paused=False)
+
+
+async def _pause(call: Call, *, paused: bool) -> Response:
+    info = unlocked(call)
+    call.access.check("configure", "queue", info.name)
+    await call.services.broker.pause(info, paused=paused)
+    return DONE
 
 
 # --- replicas -------------------------------------------------------------------------------------
@@ -323,6 +340,8 @@ ROUTES = (
     Endpoint("DELETE", _ONE, delete),
     Endpoint("DELETE", f"{_ONE}/contents", purge),
     Endpoint("GET", f"{_ONE}/why", why),
+    Endpoint("PUT", f"{_ONE}/pause", pause),
+    Endpoint("DELETE", f"{_ONE}/pause", resume),
     Endpoint("GET", "queues/quorum/{vhost}/{queue}/status", replicas, "monitoring"),
     Endpoint("POST", "rebalance/queues", rebalance, "administrator"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,6 +79,7 @@ class ManagementServices:
     listing: Listing
     audit: Audit
     links: LinkSupervisor
+    latencies_ms: Callable[[], dict[str, float]]
     counters: ClientCounters = field(default_factory=ClientCounters)
 
     @property

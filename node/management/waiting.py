@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.interface import RowState
 from cluster.types import MessageId
 from node.broker.moving import Delayed
 from node.errors import Refused
@@ -16,6 +17,9 @@ from node.management.queues import unlocked
 from node.messages.message import exchange_and_key, on_wire
 
 Json = dict[str, Any]
+
+#: Of a message that is looked at, unless more is asked for.
+TRUNCATE = 64 * 1024
 
 
 def _queue(call: Call) -> QueueInfo:
@@ -88,6 +92,32 @@ async def copy(call: Call) -> Json:
     ingress.check_alarms()
     ingress.check_vhost(call.vhost)
     return (await call.services.moving.copy(info, positions, target, operation))._asdict()
+
+
+async def peek(call: Call) -> list[Json]:
+    """Messages as they are, without taking them: by position, `start` goes on behind the last."""
+    info = _queue(call)
+    start, count = _number(call, "start", 1), _number(call, "count", 20)
+    truncate = _number(call, "truncate", TRUNCATE)
+    state = call.query.get("state") or None
+    if state not in {None, *get_args(RowState)}:
+        raise bad_request(f"state is one of {', '.join(get_args(RowState))}")
+    rows = await call.services.moving.peek(info, start=start, count=count, state=state)
+    return [_peeked(info, row, truncate) for row in rows]
+
+
+def _peeked(info: QueueInfo, row: Json, truncate: int) -> Json:
+    where, properties = on_wire(row.pop("meta"), info.name)
+    exchange, key = exchange_and_key(where)
+    return {
+        "id": row.pop("message") or str(row["position"]),
+        **encoded(row.pop("body")[:truncate]),
+        "payload_bytes": row.pop("bytes"),
+        "exchange": exchange,
+        "routing_key": key,
+        "properties": properties_of(properties),
+        **row,
+    }
 
 
 # --- delayed messages -----------------------------------------------------------------------------
@@ -177,6 +207,7 @@ async def cancel(call: Call) -> Response:
 _ONE = "queues/{vhost}/{queue}"
 
 ROUTES = (
+    Endpoint("GET", f"{_ONE}/peek", peek),
     Endpoint("POST", f"{_ONE}/select", select),
     Endpoint("POST", f"{_ONE}/move", move),
     Endpoint("POST", f"{_ONE}/copy", copy),

@@ -42,6 +42,16 @@ class Metrics:
         self.sources.kept.append(self.fsync_seconds)
         self._endpoints = Endpoints(self.sources)
 
+    def latencies_ms(self) -> dict[str, float]:
+        """Means since the node started."""
+        (family,) = self.fsync_seconds.collect()
+        fsync = {each.name.rpartition("_")[2]: each.value for each in family.samples}
+        lag = self.watch.loop_lag_seconds
+        return {
+            "fsync_ms": round(1000 * fsync["sum"] / max(1, fsync["count"]), 3),
+            "loop_lag_ms": round(1000 * lag.sum / max(1, lag.count), 3),
+        }
+
     @property
     def watch(self) -> Watch:
         return self.sources.watch

@@ -1,11 +1,11 @@
-"""HTTP Basic: which user a request comes from."""
+"""Which user a request comes from: by HTTP Basic, or by the session of a browser."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aiohttp import web
 
@@ -22,6 +22,10 @@ PROXY_HEADERS = (
     "X-Forwarded-Proto",
     "X-Real-IP",
 )
+
+#: Our own page says so: without it the session of a browser counts for nothing, since no page of
+#: another site can say it, and no browser asks for a password by itself.
+PAGE_HEADER = "Quorate-Page"
 
 OTHER_SITES = "pages of other sites may not change anything"
 
@@ -46,12 +50,23 @@ class BasicAuth:
             if self._protocol == "native" and acts and of_another_site(request):
                 raise AccessRefused(OTHER_SITES)
             return await self.login(request, *_credentials(given))
+        if of_our_page(request):
+            return self._of_browser(request, loopback=loopback)
         # A browser sends an origin with what a page asks for: any page, of whatever site.
         if self._auth.passwordless_guest and loopback and "Origin" not in request.headers:
             guest = await self._auth.guest()
             if guest is not None:
                 return guest
         raise LoginRefused("name and password of a user are needed (HTTP Basic)")
+
+    def _of_browser(self, request: web.Request, *, loopback: bool) -> User:
+        if of_another_site(request):
+            raise AccessRefused(OTHER_SITES)
+        token = request.cookies.get(session_cookie(request), "")
+        user = self._auth.browser_user(token, loopback=loopback)
+        if user is None:
+            raise LoginRefused("the session is over: log in again")
+        return user
 
     async def login(self, request: web.Request, name: str, password: str) -> User:
         """Raises as `user` does."""
@@ -65,6 +80,21 @@ class BasicAuth:
             )
         except AccessRefused as error:
             raise LoginRefused(error.reason) from None
+
+
+def of_our_page(request: web.Request) -> bool:
+    return PAGE_HEADER in request.headers
+
+
+def challenge(request: web.Request, header: Mapping[str, str] = CHALLENGE) -> Mapping[str, str]:
+    """With a 401. Our page asks for the password itself."""
+    return {} if of_our_page(request) else header
+
+
+def session_cookie(request: web.Request) -> str:
+    """Cookies know no ports, and behind each port of a machine may be another node."""
+    port = request.host.rpartition(":")[2]
+    return f"quorate-{port if port.isascii() and port.isdecimal() else 'session'}"
 
 
 def comes_from_here(request: web.Request, hosts: Collection[str]) -> bool:

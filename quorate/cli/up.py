@@ -218,6 +218,7 @@ def _announce(view: View, *, as_json: bool) -> None:
     say(f"export QUORATE_URL={','.join(cluster.urls)}")
     say(f"export AMQP_URL={cluster.nodes[0].amqp_url} NATS_URL={cluster.nodes[0].nats_url}")
     where = "" if str(cluster.folder) == FOLDER else f"--url {shlex.quote(str(cluster.folder))} "
+    say(f"web UI: {cluster.urls[0]}/ (user guest, password guest)")
     say(f"try, in another terminal here: quorate {where}publish orders --count 100000")
 
 

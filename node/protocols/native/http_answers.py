@@ -11,7 +11,7 @@ from aiohttp import web
 from cluster.machine import replies as codes
 from node.errors import BrokerError, OutcomeUnknown
 from node.messages.plain_values import as_json
-from node.protocols.basic_auth import CHALLENGE, LoginRefused
+from node.protocols.basic_auth import LoginRefused, challenge
 
 CBOR = "application/cbor"
 JSON = "application/json"
@@ -49,7 +49,7 @@ def failure(
     if location is not None:
         return answer(request, about, status=307, headers={"Location": location})
     if isinstance(error, LoginRefused):
-        return answer(request, about, status=401, headers=CHALLENGE)
+        return answer(request, about, status=401, headers=dict(challenge(request)))
     status = _STATUS.get(error.code, 409)
     retry = {"Retry-After": RETRY_AFTER_S} if status == 503 else {}
     return answer(request, about, status=status, headers=retry)

@@ -34,13 +34,16 @@ async def test_the_overview_counts_what_there_is(api: Api):
 async def test_a_node_tells_what_it_uses(api: Api):
     (shown,) = await api.get("nodes")
 
-    changing = ("uptime", "run_queue", *USED, *(f"{name}_details" for name in MEASURED))
+    changing = ("uptime", "run_queue", "fsync_ms", "loop_lag_ms", *USED)
+    changing += tuple(f"{name}_details" for name in MEASURED)
     assert shown == await api.get("nodes/n1") | {name: shown[name] for name in changing}
     assert shown["running"] is True
     assert shown["partitions"] == []
     assert 0 < shown["mem_used"] < shown["mem_limit"]
     assert 0 < shown["fd_used"] < shown["fd_total"]
     assert shown["disk_free"] > 0
+    assert shown["fsync_ms"] > 0
+    assert shown["loop_lag_ms"] >= 0
     assert (await api.ask("GET", "nodes/none")).status == 404
 
 
