@@ -97,7 +97,7 @@ constraints: ## Write constraints.txt anew: the newest versions that pyproject.t
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(PYTHON) -m venv "$$folder/venv"; \
 	pip() { "$$folder/venv/bin/python" -m pip --disable-pip-version-check "$$@"; }; \
-	pip install --quiet '.[dev,postmortem]'; \
+	pip install --quiet '.[dev,postmortem,ui]'; \
 	pip install --quiet '.[chaos]' || echo "NetfilterQueue cannot be built here: it is not in the list" >&2; \
 	{ sed -n '/^#/p' constraints.txt; pip list --format freeze --exclude quorate --exclude pip --exclude setuptools; } >"$$folder/new"; \
 	cp "$$folder/new" constraints.txt
@@ -176,6 +176,17 @@ scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QU
 links: $(READY) ## Federation with RabbitMQ, and shovels between three nodes, another cluster and RabbitMQ while both sides are killed: ARGS="--messages 10000 --only 'ours to ours'"
 	@$(BIN)/python -m tests.acceptance.links $(ARGS)
 	$(if $(ARGS),,@$(BIN)/pytest -q -m ops tests/acceptance/links/test_federation.py)
+
+UI_READY := $(VENV)/.ui
+$(UI_READY): $(READY)
+	@command -v chromium >/dev/null || { echo "chromium is missing. On Debian: apt-get install chromium" >&2; exit 1; }
+	@$(INSTALL) -e '.[ui]'
+	@touch $@
+
+.PHONY: ui
+ui: $(UI_READY) ## The web UI in a real browser; pictures of every page, light and dark, wide and narrow, in var/ui
+	@mkdir -p var/ui
+	@UI_PICTURES=var/ui $(BIN)/pytest -q -m ops tests/ui $(ARGS)
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another

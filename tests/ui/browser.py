@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ def missing() -> str | None:
     try:
         import playwright.async_api  # noqa: F401 -- whether it is there
     except ImportError:
-        return "playwright is not installed (pip install -e '.[ui]')"
+        return "playwright is not installed (make ui, or pip install -e '.[ui]')"
     return None
 
 
@@ -82,7 +81,6 @@ async def browser(url: str) -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        # Its wrapper on Debian prints what it could not find out about the machine.
         chromium = await playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=list(ARGUMENTS)
         )
@@ -90,7 +88,3 @@ async def browser(url: str) -> AsyncIterator[Browser]:
             yield Browser(url, Seen(urlsplit(url).netloc), chromium)
         finally:
             await chromium.close()
-
-
-if __name__ == "__main__":
-    sys.exit(missing())

@@ -93,23 +93,29 @@ export function lengths(details) {
   return { times: rows.map(([at]) => at), values: rows.map(([, n]) => n) };
 }
 
-export function RateChart({ stats, label }) {
-  const shown = [
-    ["Published", "--c1", rates(stats?.publish_details)],
-    ["Delivered", "--c2", rates(stats?.deliver_get_details)],
-    ["Acknowledged", "--c3", rates(stats?.ack_details)],
-  ];
-  const times = shown[0][2].times;
+const SHOWN_MIN = 24;
+const BEFORE = 6;
+
+/** `curves`: [label, colour, { times, values }]. A long time in which nothing happened is left out. */
+function Curves({ curves, label, unit }) {
+  const { times } = curves[0][2];
   if (times.length < 2) return html`<div class="chart empty"><p>Curves come with the first messages.</p></div>`;
-  return html`<${Chart} label=${label} times=${times} series=${shown.map(([name, c, { values }]) => ({ label: name, colour: c, values }))} />`;
+  const happened = Math.min(...curves.map(([, , { values }]) => {
+    const place = values.findIndex((value) => value !== values[0]);
+    return place < 0 ? values.length : place;
+  }));
+  const from = Math.max(0, Math.min(happened - BEFORE, times.length - SHOWN_MIN));
+  const series = curves.map(([name, colour, { values }]) => ({ label: name, colour, values: values.slice(from) }));
+  return html`<${Chart} label=${label} unit=${unit} times=${times.slice(from)} series=${series} />`;
 }
 
-export function LengthChart({ of, label }) {
-  const shown = [
-    ["Ready", "--c4", lengths(of?.messages_ready_details)],
-    ["Unacknowledged", "--c5", lengths(of?.messages_unacknowledged_details)],
-  ];
-  const times = shown[0][2].times;
-  if (times.length < 2) return html`<div class="chart empty"><p>Curves come with the first messages.</p></div>`;
-  return html`<${Chart} label=${label} unit="" times=${times} series=${shown.map(([name, c, { values }]) => ({ label: name, colour: c, values }))} />`;
-}
+export const RateChart = ({ stats, label }) => html`<${Curves} label=${label} unit="/s" curves=${[
+  ["Published", "--c1", rates(stats?.publish_details)],
+  ["Delivered", "--c2", rates(stats?.deliver_get_details)],
+  ["Acknowledged", "--c3", rates(stats?.ack_details)],
+]} />`;
+
+export const LengthChart = ({ of, label }) => html`<${Curves} label=${label} unit="" curves=${[
+  ["Ready", "--c4", lengths(of?.messages_ready_details)],
+  ["Unacknowledged", "--c5", lengths(of?.messages_unacknowledged_details)],
+]} />`;
