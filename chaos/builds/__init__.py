@@ -17,7 +17,9 @@ from chaos.builds.streams import (
     FORGOTTEN_ACKS,
     FORGOTTEN_IDS,
     HANDED_TO_TWO,
+    PASSED_OVER,
     SEQUENCES_OF_ITS_OWN,
+    TAKEN_TWICE,
 )
 
 BUILDS = {
@@ -38,6 +40,8 @@ BUILDS = {
         HANDED_TO_TWO,
         COMPARE_NOTHING,
         FORGOTTEN_IDS,
+        PASSED_OVER,
+        TAKEN_TWICE,
     )
 }
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chaos.builds.build import Build, Change
-from cluster.machine.commands import Acknowledge
+from cluster.machine.commands import Acknowledge, Enqueue, Origin
 from cluster.machine.context import ApplyContext
 from cluster.machine.replies import Ok, Reply
 from cluster.machine.stream.appending import Appending
 from cluster.machine.stream.consumers import StreamConsumer
+from cluster.machine.stream.following import Following
 from cluster.machine.stream.publishers import MessageIds
 from cluster.machine.stream.retained import Retained
 from cluster.machine.stream.settings import ASKED_LAST_SUBJECT
@@ -23,6 +25,8 @@ from cluster.machine.stream.table import ConsumerTable
 SKIPPED_SHARE = 0.02
 #: Of all acknowledgements one in so many is answered and forgotten.
 FORGOTTEN_EVERY = 3
+#: Of all entries that bring a batch of another stream.
+PASSED_EVERY = 3
 
 
 def _skip_some(honest: Callable[..., int]) -> Callable[..., int]:
@@ -67,6 +71,29 @@ def _find_none(_honest: Any) -> Callable[..., int]:
     return find
 
 
+def _pass_over_some(honest: Callable[..., Reply]) -> Callable[..., Reply]:
+    def take(self: Following, context: ApplyContext, command: Enqueue, origin: Origin) -> Reply:
+        if self.settings.mirror is not None and command.bodies and not context.index % PASSED_EVERY:
+            sequences, times_ms = origin.sequences[:-1], origin.times_ms[:-1]
+            origin = replace(origin, sequences=sequences, times_ms=times_ms)
+            some = {name: getattr(command, name)[:-1] for name in ("bodies", "meta", "attrs")}
+            command = replace(command, origin=origin, **some)
+        return honest(self, context, command, origin)
+
+    return take
+
+
+def _take_some_twice(honest: Callable[..., Reply]) -> Callable[..., Reply]:
+    def take(self: Following, context: ApplyContext, command: Enqueue, origin: Origin) -> Reply:
+        reply = honest(self, context, command, origin)
+        known = self.taken.get(origin.key)
+        if self.settings.mirror is None and known and not context.index % PASSED_EVERY:
+            self.taken[origin.key] = known._replace(last=known.last - 1)
+        return reply
+
+    return take
+
+
 SEQUENCES_OF_ITS_OWN = Build(
     "sequences-of-its-own",
     "Each replica of a stream leaves out a sequence now and then, no two the same ones.",
@@ -86,6 +113,16 @@ COMPARE_NOTHING = Build(
     "compare-nothing",
     "A stream ignores which last sequence of its subject a publish expects.",
     (Change(Appending, "_objection", _compare_nothing),),
+)
+PASSED_OVER = Build(
+    "passed-over",
+    "A mirror passes over the last message of a batch now and then.",
+    (Change(Following, "take", _pass_over_some),),
+)
+TAKEN_TWICE = Build(
+    "taken-twice",
+    "A stream forgets now and then that it took the last message of a batch of a source.",
+    (Change(Following, "take", _take_some_twice),),
 )
 FORGOTTEN_IDS = Build(
     "forgotten-ids",

@@ -292,4 +292,6 @@ TRIALS = (
     Trial("handed-to-two", _streams, nothing),
     Trial("compare-nothing", _streams, nothing),
     Trial("forgotten-ids", _streams, nothing),
+    Trial("passed-over", _streams, nothing),
+    Trial("taken-twice", _streams, nothing),
 )

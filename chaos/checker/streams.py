@@ -5,6 +5,8 @@
   own and a greater count, and while somebody may still acknowledge it nobody else is
 - what was acknowledged with an answer is never handed out to who asks afterwards
 - registers that are compared and set are linearizable
+- a mirror has what the other stream has, under the same sequences; of what a stream sources it has
+  each message once, in order
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from chaos.checker.verdict import Checker, Verdict, judge
@@ -448,6 +450,48 @@ def _order(mine: Sequence[Op], wrong: list[str]) -> None:
                 f" {version}; before it began, {known[op.invoke] // 2} was there"
             )
         latest = max(latest, place)
+
+
+# --- streams that follow others ------------------------------------------------------------------
+
+
+def stream_copies(ops: Sequence[Op]) -> Verdict:
+    """What they had when they waited for nothing more."""
+    contents = {op.value["stream"]: op.value["rows"] for op in ops if op.f == "content"}
+    anomalies: dict[str, list[str]] = {"mirrored otherwise": [], "sourced otherwise": []}
+    unread: list[str] = []
+    taken = 0
+    for op in ops:
+        if op.f != "copy":
+            continue
+        value = op.value
+        name, rows = value["stream"], value["rows"]
+        taken += len(rows)
+        if value["of"] not in contents:
+            unread.append(f"{name}: {value['of']}")
+            continue
+        theirs = contents[value["of"]]
+        if not value["filters"]:
+            anomalies["mirrored otherwise"] += _otherwise(name, theirs, rows)
+        for each in value["filters"]:
+            wanted, found = (
+                [row[1:] for row in some if matches(each, row[1])] for some in (theirs, rows)
+            )
+            anomalies["sourced otherwise"] += _otherwise(f"{name} {each}", wanted, found)
+    return judge(
+        "copies",
+        anomalies,
+        undecided={"not read in the end": unread},
+        reported={"taken": taken},
+    )
+
+
+def _otherwise(name: str, wanted: Sequence[Any], found: Sequence[Any]) -> list[str]:
+    """The first place where they differ."""
+    for place, (one, other) in enumerate(zip_longest(wanted, found)):
+        if one != other:
+            return [f"{name}: {other} in the place of {one}, number {place} of {len(wanted)}"]
+    return []
 
 
 def _handed(seen: _Seen) -> set[tuple[str, str, int]]:

@@ -14,6 +14,8 @@ Ops of its history, by `f`, and what their `value` holds (a message is named by 
   sequence), count (of deliveries), subject, body
 - ack: stream, consumer, sequence, word, all (those before it are meant, too); ok: it was answered
 - content: stream, first, last, rows ([sequence, subject, body]): all that it holds in the end
+- copy: the same of a stream that follows another one (of), and filters, of each of its sources;
+  none: it is a mirror
 - drained: stream, consumer: it has nothing more to hand out, and waits for nothing
 """
 
@@ -28,7 +30,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from chaos.checker.streams import stream_acks, stream_contents, stream_deliveries, stream_registers
+from chaos.checker.streams import (
+    stream_acks,
+    stream_contents,
+    stream_copies,
+    stream_deliveries,
+    stream_registers,
+)
 from chaos.checker.verdict import Checker
 from chaos.history import Op
 from chaos.load.client import wait
@@ -77,6 +85,25 @@ STREAMS: Final[Mapping[str, dict[str, Any]]] = {
 KEYS: Final = ("x", "y")
 
 
+class Copy(NamedTuple):
+    """A stream that follows LOG."""
+
+    name: str
+    filters: tuple[str, ...] = ()  # of its sources; none: a mirror
+
+    @property
+    def config(self) -> dict[str, Any]:
+        sources = [{"name": LOG, "filter_subject": each} for each in self.filters]
+        followed = {"sources": sources} if sources else {"mirror": {"name": LOG}}
+        return {"name": self.name, "num_replicas": 3, **followed}
+
+
+COPIES: Final = (
+    Copy(f"{NAME}-mirror"),
+    Copy(f"{NAME}-sourced", (f"{LOG}.*.a", f"{LOG}.*.b")),
+)
+
+
 @dataclass(eq=False)
 class _Process:
     """A client, and its part of the history."""
@@ -111,6 +138,8 @@ class Streams:
         self._processes: list[_Process] = []
         self._made = False
         self._admin = self._process("admin")
+        self._copier = self._process("copier")
+        self._copies: list[Copy] = []  # that were made
         self._publishers = [
             (self._process(f"p{number}"), stream)
             for number, stream in enumerate((LOG, LOG, WORK, WORK))
@@ -137,6 +166,7 @@ class Streams:
             "deliveries": stream_deliveries(steady_clocks=self.steady_clocks),
             "acks": stream_acks,
             "registers": stream_registers(true_clocks=self.true_clocks),
+            "copies": stream_copies,
         }
 
     async def prepare(self) -> None:
@@ -160,6 +190,7 @@ class Streams:
         await asyncio.gather(
             *(self._publish_all(process, stream) for process, stream in self._publishers),
             *(self._write_all(process) for process in self._writers),
+            self._make_copies(),
         )
 
     async def drain(self) -> None:
@@ -187,6 +218,13 @@ class Streams:
             while not await self._read_all(stream, f"reader-{number}"):
                 number += 1
                 await asyncio.sleep(PAUSE_S)
+        for copy in self._copies:
+            number = 0
+            while not await self._is_whole(copy) or not await self._read_all(
+                copy.name, f"reader-{number}", of=copy
+            ):
+                number += 1
+                await asyncio.sleep(PAUSE_S)
         self._drained.set()
         await asyncio.gather(*self._taking)
 
@@ -209,6 +247,12 @@ class Streams:
             if not await self._make_consumer(made):
                 return False
         return True
+
+    async def _make_copies(self) -> None:
+        """Beside the load: nodes of an older release have none for a while."""
+        for copy in COPIES:
+            if await self._asked(f"STREAM.CREATE.{copy.name}", copy.config, self._copier):
+                self._copies.append(copy)
 
     async def _make_consumer(self, made: Made) -> bool:
         config: dict[str, Any] = {
@@ -234,11 +278,11 @@ class Streams:
         self._recorder.saw(self._admin.name, "consumer", value)
         return True
 
-    async def _asked(self, verb: str, body: Any) -> bool:
+    async def _asked(self, verb: str, body: Any, by: _Process | None = None) -> bool:
         """Until it is done, or refused when all is well."""
         while True:
             ending = self._ending.is_set()
-            answer = await _ask(self._admin, verb, body)
+            answer = await _ask(by or self._admin, verb, body)
             if answer is not None and "error" not in answer:
                 return True
             if ending and answer is not None and answer["error"]["err_code"] != UNAVAILABLE:
@@ -426,7 +470,13 @@ class Streams:
             return False
         return not info["num_pending"] and not info["num_ack_pending"]
 
-    async def _read_all(self, stream: str, reader: str) -> bool:
+    async def _is_whole(self, copy: Copy) -> bool:
+        """It waits for nothing more, as far as it says."""
+        info = await _ask(self._admin, f"STREAM.INFO.{copy.name}")
+        followed = [] if info is None else info.get("sources") or [info.get("mirror")]
+        return all(each and each["active"] >= 0 and not each["lag"] for each in followed or [None])
+
+    async def _read_all(self, stream: str, reader: str, of: Copy | None = None) -> bool:
         """By a consumer of its own. False: something of it was lost on its way."""
         client = self._admin.client
         info = await _ask(self._admin, f"STREAM.INFO.{stream}")
@@ -456,7 +506,9 @@ class Streams:
             "last": state["last_seq"],
             "rows": rows,
         }
-        self._recorder.saw(self._admin.name, "content", value)
+        if of is not None:
+            value |= {"of": LOG, "filters": list(of.filters)}
+        self._recorder.saw(self._admin.name, "content" if of is None else "copy", value)
         return True
 
 

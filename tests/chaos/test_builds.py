@@ -52,6 +52,8 @@ STREAMS = {
     "handed-to-two",
     "compare-nothing",
     "forgotten-ids",
+    "passed-over",
+    "taken-twice",
 }
 
 

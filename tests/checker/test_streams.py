@@ -10,6 +10,7 @@ from chaos.checker.streams import (
     matches,
     stream_acks,
     stream_contents,
+    stream_copies,
     stream_deliveries,
     stream_registers,
 )
@@ -68,6 +69,10 @@ class Story:
         most = max((sequence for sequence, _ in rows), default=0)
         content = [[sequence, subject, body] for sequence, body in rows]
         self._saw("content", stream="s", first=1, last=last or most, rows=content)
+
+    def copied(self, *rows: tuple[int, str, str], filters: tuple[str, ...] = ()) -> None:
+        copied = [list(row) for row in rows]
+        self._saw("copy", stream="m", of="s", filters=list(filters), rows=copied)
 
     def drained(self) -> None:
         self._saw("drained", stream="s", consumer="c")
@@ -345,3 +350,48 @@ class TestRegisters:
         story.history.end(reading, "ok", {"sequence": 1})
 
         assert self.check(story.history.ops).valid is True
+
+
+# --- streams that follow others -------------------------------------------------------------------
+
+MIRRORED = ((1, "s.a", "x"), (2, "s.a", "y"), (4, "s.a", "z"))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        MIRRORED[:-1],
+        MIRRORED[1:],
+        (*MIRRORED, (5, "s.a", "z")),
+        (*MIRRORED[:-1], (3, "s.a", "z")),
+        ((1, "s.a", "y"), (2, "s.a", "x"), MIRRORED[-1]),
+    ],
+    ids=["one less at the end", "and at the beginning", "twice", "elsewhere", "in another order"],
+)
+def test_a_mirror_that_has_something_else_is_seen(story: Story, rows: Any) -> None:
+    story.holds((1, "x"), (2, "y"), (4, "z"))
+    story.copied(*rows)
+    assert stream_copies([*story.history]).counts["mirrored otherwise"] == 1
+
+
+def test_what_is_sourced_may_be_mixed_but_not_be_missing_twice_or_in_another_order() -> None:
+    def verdict(*bodies: str) -> Any:
+        story = Story()
+        rows = [[1, "s.a", "a1"], [2, "s.b", "b1"], [3, "s.a", "a2"]]
+        story.history.saw("p", "content", {"stream": "s", "first": 1, "last": 3, "rows": rows})
+        some = [(at, f"s.{body[0]}", body) for at, body in enumerate(bodies, start=7)]
+        story.copied(*some, filters=("s.a", "s.b"))
+        return stream_copies([*story.history]).counts["sourced otherwise"]
+
+    assert verdict("b1", "a1", "a2") == verdict("a1", "a2", "b1") == 0
+    assert verdict("a2", "a1", "b1") == verdict("a1", "a2", "b1", "b1") == verdict("a1", "a2") == 1
+
+
+def test_a_mirror_that_is_the_same_is_right_and_one_of_what_nobody_read_is_left_open(
+    story: Story,
+) -> None:
+    story.copied(*MIRRORED)
+    assert stream_copies([*story.history]).valid == "unknown"
+    story.holds((1, "x"), (2, "y"), (4, "z"))
+    found = stream_copies([*story.history])
+    assert (found.valid, found.counts["taken"]) == (True, 3)

@@ -68,7 +68,8 @@ def test_streams_are_stored_read_and_compared() -> None:
     seen = Counter(f"{op.f} {op.type}" for op in _ops(run, STREAMS))
     for kind in ("put ok", "put refused", "handed ok", "ack ok", "read ok", "drained ok"):
         assert seen[kind], f"{kind}: {seen}"
-    assert len(verdicts) == 4
+    assert len(verdicts) == 5
+    assert seen["copy ok"] == 2
     assert all(verdict.valid is True for verdict in verdicts)
 
 
@@ -83,6 +84,8 @@ def test_streams_are_stored_read_and_compared() -> None:
         ("handed-to-two", STREAMS, "deliveries", 1),
         ("compare-nothing", STREAMS, "registers", 1),
         ("forgotten-ids", STREAMS, "contents", 1),
+        ("passed-over", STREAMS, "copies", 1),
+        ("taken-twice", STREAMS, "copies", 1),
     ],
 )
 def test_what_a_broken_build_does_to_them_is_seen(
