@@ -249,10 +249,15 @@ class Streams:
         return True
 
     async def _make_copies(self) -> None:
-        """Beside the load: nodes of an older release have none for a while."""
-        for copy in COPIES:
-            if await self._asked(f"STREAM.CREATE.{copy.name}", copy.config, self._copier):
-                self._copies.append(copy)
+        """Beside the load: nodes of an older release have none, perhaps to the end."""
+        waiting = [*COPIES]
+        while waiting and not self._ending.is_set():
+            verb = f"STREAM.CREATE.{waiting[0].name}"
+            answer = await _ask(self._copier, verb, waiting[0].config)
+            if answer is not None and "error" not in answer:
+                self._copies.append(waiting.pop(0))
+            else:
+                await wait(self._ending, PAUSE_S)
 
     async def _make_consumer(self, made: Made) -> bool:
         config: dict[str, Any] = {
@@ -278,11 +283,11 @@ class Streams:
         self._recorder.saw(self._admin.name, "consumer", value)
         return True
 
-    async def _asked(self, verb: str, body: Any, by: _Process | None = None) -> bool:
+    async def _asked(self, verb: str, body: Any) -> bool:
         """Until it is done, or refused when all is well."""
         while True:
             ending = self._ending.is_set()
-            answer = await _ask(by or self._admin, verb, body)
+            answer = await _ask(self._admin, verb, body)
             if answer is not None and "error" not in answer:
                 return True
             if ending and answer is not None and answer["error"]["err_code"] != UNAVAILABLE:
