@@ -226,7 +226,7 @@ class QueueMachine:
 
     def _create_queue(self, context: ApplyContext, command: CreateQueue) -> Reply:
         queue = self._queues.get(command.queue)
-        if queue is not None:
+        if queue is not None and not self._is_another(queue, command):
             queue.used(context.now_ms)
             context.touch(queue.id)
             return Ok()
@@ -240,6 +240,8 @@ class QueueMachine:
         wrong = wrong_settings(command.config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
+        if queue is not None:
+            self._drop(context, queue)
         identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
         identity.version, identity.recorder = self.version, self._recorder
         self._queues[command.queue] = kind.make(identity, context.now_ms)
@@ -247,6 +249,17 @@ class QueueMachine:
             self._recorder.queue_created(identity)
         context.touch(command.queue)
         return Ok(1)
+
+    def _is_another(self, queue: QueueKind, command: CreateQueue) -> bool:
+        """The catalog lost with a majority that there is one, and gave its number to another."""
+        named = queue.identity.vhost, queue.name
+        return self.version >= ERAS_SINCE and named != (command.vhost, command.name)
+
+    def _drop(self, context: ApplyContext, queue: QueueKind) -> None:
+        queue.close(context)
+        _add(self._removed, queue.removed)
+        del self._queues[queue.id]
+        self._unchanged.pop(queue.id, None)
 
     def _delete_queue(self, context: ApplyContext, command: DeleteQueue) -> Reply:
         queue = self._queues.get(command.queue)
@@ -261,10 +274,7 @@ class QueueMachine:
                 NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
             )
         count = queue.message_count
-        queue.close(context)
-        _add(self._removed, queue.removed)
-        del self._queues[command.queue]
-        self._unchanged.pop(command.queue, None)
+        self._drop(context, queue)
         return Ok(count)
 
     # --- what queues ask of the group: see context.GroupOfQueues ----------------------------------

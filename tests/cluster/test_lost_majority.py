@@ -679,6 +679,32 @@ async def test_a_learner_that_was_not_told_yet_is_not_waited_for_and_is_made_a_v
     await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
 
 
+async def test_a_queue_that_the_catalog_lost_does_not_show_in_one_that_gets_its_number(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(default_groups=1).born()
+    await world.declare("q")
+    await world.until(lambda: world["n2"].queue_info("/", "q") is not None)
+    for links in world.links.values():
+        links.drop = lambda peer, message: peer == "n2" and message[0] == CATALOG_GROUP
+    lost = await world.declare("lost", at="n1")
+    await world.publish("lost", b"of one that is lost")
+    await world.until(
+        lambda: world["n2"].groups[world.group_of("lost")].machine.queue(lost) is not None  # type: ignore[union-attr]
+    )
+    for name in NODES:
+        world.kill(name)
+    await order(world, "n2", "n1", "n3")
+    await world.start("n2")
+    await world.until(lambda: world.leading() and world.leading(world.group_of("q")))
+    assert world["n2"].queue_info("/", "lost") is None
+    assert await world.declare("new") == lost
+    assert world.ready("new", "n2") == 0
+    await world.publish("new", b"1")
+    await asyncio.sleep(5)
+    assert world.ready("new", "n2") == 1
+
+
 STAGES = {
     "it is wanted": 0,
     "the new one learns": 1,
