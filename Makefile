@@ -173,7 +173,7 @@ scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QU
 	@$(BIN)/python -m tests.acceptance.bench.scaling $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: links
-links: $(READY) ## Federation with RabbitMQ, and shovels between three nodes, another cluster and RabbitMQ while both sides are killed: ARGS="--messages 10000 --only 'ours to ours'"
+links: $(READY) ## Federation with RabbitMQ, and shovels between three nodes, another cluster and RabbitMQ while both sides are killed: ARGS="--messages 10000 --only 'ours to ours'" or ARGS="--only backlog"
 	@$(BIN)/python -m tests.acceptance.links $(ARGS)
 	$(if $(ARGS),,@$(BIN)/pytest -q -m ops tests/acceptance/links/test_federation.py)
 

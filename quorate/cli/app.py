@@ -546,6 +546,15 @@ def queue_relieve(
     back_until: Annotated[
         int | None, typer.Option("--back-until", min=1, help="Default: a twentieth of --above.")
     ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            "--uri",
+            metavar="amqp://...",
+            help="The broker that has the other queue, if not this cluster. Shovels carry messages"
+            " there and back.",
+        ),
+    ] = None,
     rate: Rate = None,
     once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do.")] = False,
     url: Url = None,
@@ -566,6 +575,7 @@ def queue_relieve(
         to,
         levels,
         url,
+        uri=uri,
         vhost=vhost,
         rate=rate,
         once=once,

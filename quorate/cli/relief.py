@@ -5,11 +5,14 @@ go to the other queue, until the queue is below a lower one; when it has nearly 
 back, until it holds some again. Each level is of messages and of bytes: one starts when either
 measure is over it, and what ends by a lower level ends when both are below, so that one measure
 that is low and one that is high do not undo each other's work.
+
+The other queue is one of the same cluster, or of another broker: then shovels carry the messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -96,80 +99,177 @@ def run_relieve(
     levels: Levels,
     url: str | None,
     *,
+    uri: str | None,
     vhost: str,
     rate: float | None,
     once: bool,
     as_json: bool,
     timeout: float,
 ) -> int:
-    """`once`: until there is nothing to do. Otherwise for ever."""
+    """`uri`: of the broker that has the other queue, if that is not this cluster. `once`: until
+    there is nothing to do. Otherwise for ever.
+    """
     wrong = levels.wrong()
+    if wrong is None and uri is not None and rate is not None:
+        wrong = "--rate holds for moves within a cluster; a shovel goes as fast as both sides do"
     if wrong is not None:
         raise CommandError(wrong, 2)
-    work = Relief(queue, other, vhost, levels, rate, timeout, as_json=as_json)
+    if uri is None:
+        relief = Moves(queue, other, vhost, levels, rate=rate, timeout=timeout)
+    else:
+        relief = Shovels(queue, other, vhost, levels, uri)
     with_api(
         url,
-        lambda api: work.run(api, once=once),
+        lambda api: _run(relief, api, once=once, as_json=as_json),
         timeout=timeout,
         missing=f"there is no queue {queue} or {other}: see `quorate queue list`",
     )
     return 0
 
 
-class Relief:
+async def _run(relief: Relief, api: Management, *, once: bool, as_json: bool) -> None:
+    phase: Phase = "rest"
+    seen = True
+    while True:
+        try:
+            here, there = await relief.here(api), await relief.there(api)
+        except OtherUnreachable as error:
+            if once:
+                raise
+            if seen:
+                say(f"{error}; it is asked again")
+            seen = False
+            await asyncio.sleep(LOOK_S)
+            continue
+        seen = True
+        before, phase = phase, next_phase(phase, here, there, relief.levels)
+        if phase != before:
+            _tell(relief, phase, here, there, as_json=as_json)
+        moved = await relief.carry(api, phase, here)
+        if phase == "rest" and once:
+            return
+        if not moved:
+            await asyncio.sleep(LOOK_S)
+
+
+def _tell(relief: Relief, phase: Phase, here: Held, there: Held, *, as_json: bool) -> None:
+    queue, other = relief.queue, relief.other
+    if as_json:
+        emit({"phase": phase, queue: here._asdict(), other: there._asdict()})
+        return
+    what = {"out": f"messages go to {other}", "back": f"they come back from {other}"}
+    say(
+        f"queue {queue}: {what.get(phase, 'at rest')}; it holds {here.messages:,} messages"
+        f" ({here.bytes:,} bytes), {other} {there.messages:,}"
+        + (f" ({there.bytes:,} bytes)" if there.bytes else "")
+    )
+
+
+class OtherUnreachable(CommandError):
+    """The broker that has the other queue does not say how much is in it."""
+
+
+class Relief(ABC):
+    """How messages go from one queue to the other, and back."""
+
+    def __init__(self, queue: str, other: str, vhost: str, levels: Levels) -> None:
+        self.queue, self.other, self.vhost, self.levels = queue, other, vhost, levels
+
+    async def here(self, api: Management) -> Held:
+        return await _held(api, self.vhost, self.queue)
+
+    @abstractmethod
+    async def there(self, api: Management) -> Held: ...
+
+    @abstractmethod
+    async def carry(self, api: Management, phase: Phase, here: Held) -> bool:
+        """Some of what the phase asks for. False: it goes by itself, or not now."""
+
+    def count(self, phase: Phase, here: Held) -> int:
+        """About as many as lead to the level at which the phase ends; by size, if these messages
+        are all alike.
+        """
+        stop, full = self.levels.stop, self.levels.full
+        if phase == "back":
+            return max(1, full.messages - here.messages + 1)
+        by_size = (here.bytes - stop.bytes) * here.messages // max(1, here.bytes)
+        return max(1, here.messages - stop.messages + 1, by_size)
+
+
+class Moves(Relief):
+    """Within a cluster: each message is in one of both at any time."""
+
     def __init__(
         self,
         queue: str,
         other: str,
         vhost: str,
         levels: Levels,
+        *,
         rate: float | None,
         timeout: float,
-        *,
-        as_json: bool,
     ) -> None:
-        self._levels = levels
-        self._out = Moving(queue, other, vhost, {}, count=BETWEEN_LOOKS, rate=rate, timeout=timeout)
-        self._back = replace(self._out, source=other, target=queue)
-        self._as_json = as_json
+        super().__init__(queue, other, vhost, levels)
+        self._rate, self._timeout = rate, timeout
 
-    async def run(self, api: Management, *, once: bool) -> None:
-        phase: Phase = "rest"
-        while True:
-            here, there = await self._held(api, self._out), await self._held(api, self._back)
-            before, phase = phase, next_phase(phase, here, there, self._levels)
-            if phase != before:
-                self._tell(phase, here, there)
-            if phase == "rest":
-                if once:
-                    return
-                await asyncio.sleep(LOOK_S)
-                continue
-            moving = self._out if phase == "out" else self._back
-            moved = await carry(api, self._as_much(moving, phase, here), shown=False)
-            if not moved["done"]:
-                await asyncio.sleep(LOOK_S)  # full, or a consumer was faster
+    async def there(self, api: Management) -> Held:
+        return await _held(api, self.vhost, self.other)
 
-    def _as_much(self, moving: Moving, phase: Phase, here: Held) -> Moving:
-        """No more than leads to the level at which it ends."""
-        levels = self._levels
-        if phase == "out":
-            left = here.messages - levels.stop.messages + 1
-        else:
-            left = levels.full.messages - here.messages + 1
-        return replace(moving, count=max(1, min(BETWEEN_LOOKS, left)))
+    async def carry(self, api: Management, phase: Phase, here: Held) -> bool:
+        if phase == "rest":
+            return False
+        ends = (self.queue, self.other) if phase == "out" else (self.other, self.queue)
+        count = min(BETWEEN_LOOKS, self.count(phase, here))
+        moving = Moving(*ends, self.vhost, {}, count=count, rate=self._rate, timeout=self._timeout)
+        moved = await carry(api, moving, shown=False)
+        return bool(moved["done"])  # else it is full, or a consumer was faster
 
-    async def _held(self, api: Management, moving: Moving) -> Held:
-        found: dict[str, Any] = await api.get("queues", moving.vhost, moving.source)
-        return Held(found.get("messages_ready", 0), found.get("message_bytes_ready", 0))
 
-    def _tell(self, phase: Phase, here: Held, there: Held) -> None:
-        queue, other = self._out.source, self._back.source
-        if self._as_json:
-            emit({"phase": phase, queue: here._asdict(), other: there._asdict()})
-            return
-        what = {"out": f"messages go to {other}", "back": f"they come back from {other}"}
-        say(
-            f"queue {queue}: {what.get(phase, 'at rest')}; it holds {here.messages:,} messages"
-            f" ({here.bytes:,} bytes), {other} {there.messages:,} ({there.bytes:,} bytes)"
-        )
+class Shovels(Relief):
+    """To another broker: a shovel with so many messages to carry, which ends by itself."""
+
+    def __init__(self, queue: str, other: str, vhost: str, levels: Levels, uri: str) -> None:
+        super().__init__(queue, other, vhost, levels)
+        self._uri = uri
+        self._name = f"relieve {queue}"
+
+    async def there(self, api: Management) -> Held:
+        """How many bytes these are a client of AMQP is not told."""
+        import aiormq
+
+        try:
+            connection = await aiormq.connect(self._uri)
+            try:
+                channel = await connection.channel()
+                found = await channel.queue_declare(self.other, passive=True)
+                return Held(found.message_count or 0, 0)
+            finally:
+                await connection.close()
+        except (OSError, aiormq.AMQPError) as error:
+            why = f"queue {self.other} of the other broker cannot be looked at: {error}"
+            raise OtherUnreachable(why, 4) from error
+
+    async def carry(self, api: Management, phase: Phase, here: Held) -> bool:
+        running = await api.find("parameters", "shovel", self.vhost, self._name)
+        ours, theirs = ("src", "dest") if phase == "out" else ("dest", "src")
+        if running is not None and (
+            phase == "rest" or running["value"][f"{ours}-queue"] != self.queue
+        ):
+            await api.delete("shovels", "vhost", self.vhost, self._name)
+            running = None
+        if running is None and phase != "rest":
+            value: dict[str, Any] = {
+                f"{ours}-uri": "amqp://",
+                f"{ours}-queue": self.queue,
+                f"{theirs}-uri": self._uri,
+                f"{theirs}-queue": self.other,
+                "src-delete-after": self.count(phase, here),
+            }
+            path = ("parameters", "shovel", self.vhost, self._name)
+            await api.put(*path, body={"value": value})
+        return False
+
+
+async def _held(api: Management, vhost: str, queue: str) -> Held:
+    found: dict[str, Any] = await api.get("queues", vhost, queue)
+    return Held(found.get("messages_ready", 0), found.get("message_bytes_ready", 0))

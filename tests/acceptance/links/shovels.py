@@ -138,9 +138,9 @@ class Scene:
     async def _between(self, here: Quorate, there: Side, messages: int, say: Say) -> Result:
         source, destination = (here, there) if self.from_here else (there, here)
         bodies = [f"{number}" for number in range(messages)]
-        await _declare(source, SOURCE)
-        await _declare(destination, DESTINATION)
-        await _publish(source, bodies)
+        await declare(source, SOURCE)
+        await declare(destination, DESTINATION)
+        await publish(source, bodies, SOURCE)
         say(f"{self.name}: {messages} messages are at the source")
         begun_s = time.monotonic()
         value = {
@@ -169,7 +169,7 @@ class Scene:
         await until(lambda: _is_empty(source), within_s=WITHIN_S)
         took_s = time.monotonic() - begun_s
         await here.ask("DELETE", f"shovels/vhost/%2F/{SHOVEL}")
-        found = await _drained(destination)
+        found = await drained(destination, DESTINATION)
         times = Counter(found)
         return Result(
             self.name,
@@ -187,7 +187,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def _channel(side: Side) -> AsyncGenerator[aiormq.abc.AbstractChannel]:
+async def channel_of(side: Side) -> AsyncGenerator[aiormq.abc.AbstractChannel]:
     """At any node that lets a client in."""
     last: Exception | None = None
     for uri in side.uris:
@@ -204,20 +204,20 @@ async def _channel(side: Side) -> AsyncGenerator[aiormq.abc.AbstractChannel]:
     raise ConnectionError("no node lets a client in") from last
 
 
-async def _declare(side: Side, queue: str) -> None:
-    async with _channel(side) as channel:
+async def declare(side: Side, queue: str) -> None:
+    async with channel_of(side) as channel:
         await channel.queue_declare(queue, durable=True)
 
 
-async def _publish(side: Side, bodies: Sequence[str]) -> None:
+async def publish(side: Side, bodies: Sequence[str], queue: str) -> None:
     """Confirmed. aiormq gives each a message id; the header is what a shovel must not believe."""
     properties = Basic.Properties(delivery_mode=2, headers={"x-message-position": "1.1"})
-    async with _channel(side) as channel:
+    async with channel_of(side) as channel:
         for start in range(0, len(bodies), PUBLISHED_AT_ONCE):
             sent = [
                 channel.basic_publish(
                     body.encode(),
-                    routing_key=SOURCE,
+                    routing_key=queue,
                     properties=copy(properties),
                 )
                 for body in bodies[start : start + PUBLISHED_AT_ONCE]
@@ -228,7 +228,7 @@ async def _publish(side: Side, bodies: Sequence[str]) -> None:
 async def _ready(side: Side, queue: str) -> int | None:
     """How many messages it has; None: nobody can say now."""
     try:
-        async with _channel(side) as channel:
+        async with channel_of(side) as channel:
             return (await channel.queue_declare(queue, passive=True)).message_count
     except (OSError, TimeoutError, asyncio.CancelledError, aiormq.AMQPError) as error:
         if isinstance(error, asyncio.CancelledError) and _cancelled():
@@ -249,11 +249,11 @@ async def _is_empty(side: Side) -> bool:
     return await _ready(side, SOURCE) == 0
 
 
-async def _drained(side: Side) -> list[str]:
-    """All that the destination has, when nothing comes any more."""
+async def drained(side: Side, queue: str) -> list[str]:
+    """All that a queue has, when nothing comes any more."""
     bodies: list[str] = []
-    async with _channel(side) as channel:
-        total = (await channel.queue_declare(DESTINATION, passive=True)).message_count or 0
+    async with channel_of(side) as channel:
+        total = (await channel.queue_declare(queue, passive=True)).message_count or 0
 
         async def take(message: aiormq.abc.DeliveredMessage) -> None:
             bodies.append(message.body.decode())
@@ -262,7 +262,7 @@ async def _drained(side: Side) -> list[str]:
                 await channel.basic_ack(message.delivery_tag, multiple=True, wait=False)
 
         await channel.basic_qos(prefetch_count=PREFETCH)
-        await channel.basic_consume(DESTINATION, take)
+        await channel.basic_consume(queue, take)
         await until(lambda: len(bodies) >= total or channel.is_closed, within_s=WITHIN_S)
     return bodies
 
