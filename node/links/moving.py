@@ -15,6 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from node.links.link import Link
 
+#: What is under way when a link ends may take so long; then it is given up, and comes again.
+FINISH_S_MAX = 1.5
+
 AckMode = Literal["on-confirm", "on-publish", "no-ack"]
 
 
@@ -45,7 +48,10 @@ class Destination(Protocol):
 async def move(
     link: Link, source: Source, destination: Destination, mode: AckMode, *, under_way_max: int
 ) -> None:
-    """Until there are no more; all that was taken is settled then."""
+    """Until there are no more; all that was taken is settled then. When it is cancelled, as for a
+    link that is deleted or goes to another node, it takes no more and waits for what is under way:
+    that would come again.
+    """
     under_way: deque[tuple[Item, asyncio.Task[None]]] = deque()
     changed = asyncio.Event()
     room = asyncio.Semaphore(under_way_max)
@@ -91,11 +97,27 @@ async def move(
                     await source.settle(last.tag)
                 link.moved(count, size)
 
-    try:
+    taking: asyncio.Task[None] | None = None
+
+    async def both() -> None:
+        nonlocal taking
         async with asyncio.TaskGroup() as group:
-            group.create_task(take_all())
+            taking = group.create_task(take_all())
             group.create_task(settle_all())
+
+    moving = asyncio.create_task(both())
+    try:
+        await asyncio.shield(moving)
+    except asyncio.CancelledError:
+        if taking is not None and not moving.done():
+            taking.cancel()
+            done = True
+            changed.set()
+            await asyncio.wait({moving}, timeout=FINISH_S_MAX)
+        raise
     finally:
+        moving.cancel()
+        await asyncio.gather(moving, return_exceptions=True)
         for _, task in under_way:
             task.cancel()
         await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)

@@ -233,6 +233,11 @@ class Shovels(Relief):
         self._uri = uri
         self._name = f"relieve {queue}"
 
+    async def here(self, api: Management) -> Held:
+        """With those that are on their way: what a shovel has taken may come back."""
+        found: dict[str, Any] = await api.get("queues", self.vhost, self.queue)
+        return Held(found.get("messages", 0), found.get("message_bytes", 0))
+
     async def there(self, api: Management) -> Held:
         """How many bytes these are a client of AMQP is not told."""
         import aiormq

@@ -257,9 +257,9 @@ async def drained(side: Side, queue: str) -> list[str]:
 
         async def take(message: aiormq.abc.DeliveredMessage) -> None:
             bodies.append(message.body.decode())
-            if len(bodies) % (PREFETCH // 2) == 0:
+            if len(bodies) % (PREFETCH // 2) == 0 or len(bodies) >= total:
                 assert message.delivery_tag is not None
-                await channel.basic_ack(message.delivery_tag, multiple=True, wait=False)
+                await channel.basic_ack(message.delivery_tag, multiple=True)
 
         await channel.basic_qos(prefetch_count=PREFETCH)
         await channel.basic_consume(queue, take)
