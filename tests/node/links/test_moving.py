@@ -16,7 +16,7 @@ from node.links.moving import Item, move
 async def nothing(_: Link) -> None: ...
 
 
-SPEC = LinkSpec(LinkKey("shovel", "/", "s"), GroupId(1), {}, 1.0, nothing)
+SPEC = LinkSpec(LinkKey("shovel", "/", "s"), {}, GroupId(1), 1.0, nothing)
 
 
 class Source:
