@@ -261,6 +261,8 @@ class Dispatcher:
         self._queue(entry, lacking(holds, progress.held))
         # What the client has of these counts as sent: a leader's repeats must not bring it again.
         entry.mark = max([entry.mark, *[chunk.token for chunk in holds]])
+        if not auto_settle:
+            entry.ahead = [each for each in progress.held if each[2] > entry.mark]
 
     def cancelled(self, queue: QueueId, consumer: ConsumerKey) -> None:
         """The machine hands out no more to it; what it holds already is still sent."""
@@ -355,6 +357,10 @@ class Dispatcher:
 
     def _queue(self, consumer: ConsumerState, chunks: Iterable[Chunk]) -> None:
         before = consumer.mark
+        if consumer.ahead:
+            chunks, newest = lacking(chunks, consumer.ahead), max(consumer.ahead, key=_token)[2]
+            if any(chunk.token > newest for chunk in chunks):
+                consumer.ahead = []
         for chunk in chunks:
             if chunk.token > before:
                 consumer.pending.append(chunk)
@@ -506,6 +512,10 @@ class Dispatcher:
 
 
 # --- leaves ---------------------------------------------------------------------------------------
+
+
+def _token(held: tuple[int, int, int]) -> int:
+    return held[2]
 
 
 def answer_of(request: int, queue: str, outcome: Outcome) -> Outgoing:

@@ -26,6 +26,9 @@ class ConsumerState:
     progress: DeliveryProgress
     mark: int  # highest token queued: tokens grow, so up to here nothing is new
     active: bool
+    #: What its client has by newer decisions than this node had applied when it was announced: it was
+    #: served by a leader that is ahead, and is here again.
+    ahead: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
     cancelled: bool = False
     windowed: bool = False  # the machine waits until it hears what left: first, last, token

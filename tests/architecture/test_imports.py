@@ -10,7 +10,7 @@ from tests.architecture.sources import PACKAGES, ROOT, modules
 
 # Where each third-party package may be imported: one home, so that it can be replaced.
 HOMES = {
-    "aiormq": ("node.links", "chaos.load", "chaos.simulator"),
+    "aiormq": ("node.links", "quorate.cli", "chaos.load", "chaos.simulator"),
     "aiohttp": ("node", "quorate", "chaos"),
     "cbor2": ("cluster", "node", "quorate", "chaos"),
     "click": ("quorate.cli",),

@@ -210,6 +210,18 @@ def test_a_client_that_comes_back_gets_only_what_it_lacks():
     assert positions(outputs) == [1, 4, 5, 9]
 
 
+def test_a_client_is_not_given_again_what_it_has_from_a_leader_that_is_ahead():
+    """This node applies later what that leader had decided."""
+    made = dispatcher()
+    held = [(4, 5, 3), (3, 3, 2)]
+    assert announce(made, [], progress=DeliveryProgress(1, held)) == []
+
+    assert positions(deliver(made, chunk(3, token=2))) == []
+    assert positions(deliver(made, chunk(4, 3, token=3))) == [6]
+    assert positions(deliver(made, chunk(7, token=4))) == [7]
+    assert positions(deliver(made, chunk(4, token=5))) == [4], "it was given back meanwhile"
+
+
 def test_what_one_decision_handed_out_by_priority_is_sent_in_that_order():
     made = dispatcher()
     holds = [chunk(9, token=1), chunk(1, 2, token=1), chunk(4, token=2), chunk(3, token=2)]
