@@ -26,8 +26,8 @@ class ConsumerState:
     progress: DeliveryProgress
     mark: int  # highest token queued: tokens grow, so up to here nothing is new
     active: bool
-    #: What its client has by newer decisions than this node had applied when it was announced: it was
-    #: served by a leader that is ahead, and is here again.
+    #: What its client has by newer decisions than this node had applied when it was announced:
+    #: a leader that is ahead had served it.
     ahead: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
     cancelled: bool = False
