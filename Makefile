@@ -173,9 +173,11 @@ scaling: $(READY) ## How cost grows with messages, queues, groups, nodes ...: QU
 	@$(BIN)/python -m tests.acceptance.bench.scaling $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: links
-links: $(READY) ## Federation with RabbitMQ, and shovels between three nodes, another cluster and RabbitMQ while both sides are killed: ARGS="--messages 10000 --only 'ours to ours'" or ARGS="--only backlog"
+links: $(READY) ## Shovels and federation with RabbitMQ while both sides are killed, a backlog relieved and explained, RabbitMQ's tools: ARGS="--messages 10000 --only 'ours to ours'" or ARGS="--only backlog"
 	@$(BIN)/python -m tests.acceptance.links $(ARGS)
-	$(if $(ARGS),,@$(BIN)/pytest -q -m ops tests/acceptance/links/test_federation.py)
+	$(if $(ARGS),,@$(BIN)/python -m pytest -q -rs tests/acceptance/links/test_federation.py \
+		tests/node/management/test_tools.py tests/acceptance/clients/test_management_tools.py \
+		tests/node/management/test_backlogs.py -k "not perf_test")
 
 UI_READY := $(VENV)/.ui
 $(UI_READY): $(READY)
