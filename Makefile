@@ -235,7 +235,7 @@ clients: $(READY) ## Real clients against three nodes, as a table: ARGS="--only 
 	@$(BIN)/python -m tests.acceptance.clients $(ARGS)
 
 .PHONY: clients-nats
-clients-nats: $(READY) ## Real clients of NATS against three nodes, also while a leader is killed: ARGS="--only nats-py,go"
+clients-nats: $(READY) ## Real clients of NATS against three nodes, also while a leader is killed: ARGS="--only nats-py,nats.go"
 	@$(BIN)/python -m tests.acceptance.clients --nats $(ARGS)
 
 .PHONY: prometheus
