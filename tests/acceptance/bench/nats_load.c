@@ -2,6 +2,7 @@
  *
  *   nats_load publish PORT SUBJECT COUNT SIZE WINDOW    to a stream that has SUBJECT, WINDOW unconfirmed
  *   nats_load pull PORT STREAM CONSUMER COUNT BATCH     acks each message; two pulls of BATCH wait
+ *   nats_load read PORT STREAM CONSUMER COUNT BATCH     the same, without acks
  *   nats_load send PORT SUBJECT COUNT SIZE              core: WINDOW_SENT ahead of the last PONG
  *   nats_load take PORT SUBJECT COUNT                   core: what comes
  *
@@ -210,7 +211,7 @@ static void publish(const char *subject, size_t size, uint64_t window) {
     }
 }
 
-static void pull(const char *stream, const char *consumer, uint64_t batch) {
+static void pull(const char *stream, const char *consumer, uint64_t batch, int acks) {
     char inbox[64], next[LINE_BYTES_MAX], request[LINE_BYTES_MAX];
     snprintf(inbox, sizeof inbox, "_INBOX.load%d", getpid());
     snprintf(next, sizeof next, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", stream, consumer);
@@ -225,7 +226,10 @@ static void pull(const char *stream, const char *consumer, uint64_t batch) {
         for (struct message m; next_message(&m);) {
             if (m.status == 100) continue;
             if (m.status) asked = done; /* a pull has ended: ask anew */
-            else if (m.reply) put_publish(m.reply, "", "+ACK", 4), done++;
+            else if (m.reply) {
+                if (acks) put_publish(m.reply, "", "+ACK", 4);
+                done++;
+            }
         }
     }
     put("PING\r\n", 6); /* the acks have been read */
@@ -277,7 +281,8 @@ static uint64_t number(const char *text) {
 
 int main(int argc, char **argv) {
     const char *verb = argc > 1 ? argv[1] : "";
-    int publishes = !strcmp(verb, "publish"), pulls = !strcmp(verb, "pull");
+    int publishes = !strcmp(verb, "publish"), reads = !strcmp(verb, "read");
+    int pulls = reads || !strcmp(verb, "pull");
     int sends = !strcmp(verb, "send"), takes = !strcmp(verb, "take");
     if (argc != 7 * (publishes || pulls) + 6 * sends + 5 * takes) fail("see the first lines of nats_load.c");
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
@@ -289,7 +294,7 @@ int main(int argc, char **argv) {
     until("INFO");
     count = number(argv[pulls ? 5 : 4]);
     if (publishes) publish(argv[3], number(argv[5]), number(argv[6]));
-    if (pulls) pull(argv[3], argv[4], number(argv[6]));
+    if (pulls) pull(argv[3], argv[4], number(argv[6]), !reads);
     if (sends) send_core(argv[3], number(argv[5]));
     if (takes) take(argv[3]);
     printf("{\"count\": %llu, \"start_s\": %.9f, \"end_s\": %.9f, \"latencies_ms\": [",

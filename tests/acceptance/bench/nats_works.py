@@ -31,16 +31,18 @@ class NatsPublish:
 
 @dataclass(frozen=True)
 class NatsPull:
-    """Acks each message; two pulls wait."""
+    """Two pulls wait."""
 
     port: int
     stream: str
     consumer: str
     count: int
     batch: int = 100
+    acks: bool = True  # each message
 
     def command(self) -> list[str]:
-        return _c_client("pull", self.port, self.stream, self.consumer, self.count, self.batch)
+        verb = "pull" if self.acks else "read"
+        return _c_client(verb, self.port, self.stream, self.consumer, self.count, self.batch)
 
 
 @dataclass(frozen=True)
