@@ -40,6 +40,7 @@ from tests.acceptance.bench.nats_works import (
 from tests.acceptance.bench.workers import run_all
 
 PULLED = 100
+READ_BYTES, READ_AT_ONCE = 1024, 500
 KILLS = 3
 PROBE_S = 0.01
 GAP_S_MAX = 60.0
@@ -80,6 +81,19 @@ async def pull(broker: NatsContender, scale: Scale) -> Figures:
         )
         await client.jetstream(timeout=API_S_MAX).add_consumer(place.queue, config)
         work = NatsPull(place.leader, place.queue, "reader", scale.consumed, PULLED)
+        _, figures = await metered(broker, [work])
+    return figures
+
+
+async def read(broker: NatsContender, scale: Scale) -> Figures:
+    """From the first to the last, without acknowledgements."""
+    async with broker.stream() as place, broker.client() as client:
+        fill = NatsPublish(place.leader, place.queue, scale.consumed, READ_BYTES)
+        await run_all([fill], lambda _: None)
+        config = api.ConsumerConfig(durable_name="reader", ack_policy=api.AckPolicy.NONE)
+        await client.jetstream(timeout=API_S_MAX).add_consumer(place.queue, config)
+        count, batch = scale.consumed, READ_AT_ONCE
+        work = NatsPull(place.leader, place.queue, "reader", count, batch, acks=False)
         _, figures = await metered(broker, [work])
     return figures
 
