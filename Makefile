@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+START  := $(VENV)/start
 READY  := $(VENV)/ready
 SEEDS  ?= 300
 JOBS   ?= 2
@@ -26,12 +27,18 @@ INSTALL := $(PIP) install --constraint constraints.txt
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/' | expand -t 18
 
-$(READY): pyproject.toml constraints.txt
+# What a cluster and the tutorials need: a newcomer waits for nothing else.
+$(START): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is missing. On Debian: apt-get install python3 python3-venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
+	@$(INSTALL) -e '.[tutorials]'
+	@touch $@
+
+$(READY): $(START)
+	@echo "adding what the tests need to $(VENV)"
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
@@ -39,7 +46,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY) ## Make the environment in .venv (the other targets do it by themselves)
 
 .PHONY: up
-up: $(READY) ## Three nodes on loopback, with a live table; Ctrl-C stops them
+up: $(START) ## Three nodes on loopback, with a live table; Ctrl-C stops them
 	@$(BIN)/quorate up $(ARGS)
 
 # As in CI, which runs what is marked `chaos` as campaigns, and `ops` and `spark` on their own.
@@ -97,7 +104,7 @@ constraints: ## Write constraints.txt anew: the newest versions that pyproject.t
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(PYTHON) -m venv "$$folder/venv"; \
 	pip() { "$$folder/venv/bin/python" -m pip --disable-pip-version-check "$$@"; }; \
-	pip install --quiet '.[dev,postmortem,ui]'; \
+	pip install --quiet '.[dev,postmortem,ui,docs]'; \
 	pip install --quiet '.[chaos]' || echo "NetfilterQueue cannot be built here: it is not in the list" >&2; \
 	{ sed -n '/^#/p' constraints.txt; pip list --format freeze --exclude quorate --exclude pip --exclude setuptools; } >"$$folder/new"; \
 	cp "$$folder/new" constraints.txt
@@ -189,6 +196,19 @@ $(UI_READY): $(READY)
 ui: $(UI_READY) ## The web UI in a real browser; pictures of every page, light and dark, wide and narrow, in var/ui
 	@mkdir -p var/ui
 	@UI_PICTURES=var/ui $(BIN)/pytest -q -m ops tests/ui $(ARGS)
+
+DOCS_READY := $(VENV)/.docs
+$(DOCS_READY): $(READY)
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_READY) ## The documentation as a site, in var/site; strict: links and anchors are checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+.PHONY: newcomer
+newcomer: $(UI_READY) ## A fresh clone, three nodes, messages in three languages, as the docs say: var/newcomer; ARGS="--output docs"
+	@$(BIN)/python -m tests.acceptance.newcomer $(ARGS)
 
 .PHONY: semantics
 semantics: $(READY) ## What AMQP clients see, row by row, against RabbitMQ: BROKER=amqp://... checks another

@@ -157,7 +157,14 @@ class Run:
         plan, found = self.plan, self._found
         addresses = [cluster.address(node) for node in cluster.nodes]
         drivers = Drivers(addresses, plan.seed)
-        scene = Scene(recorder, drivers.open, plan.seed, plan.pace, open_nats=drivers.open_nats)
+        scene = Scene(
+            recorder,
+            drivers.open,
+            plan.seed,
+            plan.pace,
+            open_nats=drivers.open_nats,
+            nodes=drivers,
+        )
         nemesis = Nemesis(
             cluster,
             watch,

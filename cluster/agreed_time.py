@@ -9,6 +9,7 @@ See `AgreedTime.at` for the rules.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ CLOCK_CONFIRM_MS = 5_000
 SLOWER = 2
 #: The same complaint about a clock is logged once in this time.
 COMPLAIN_S = 60.0
+#: While it is in doubt what time it is, it is asked again after this.
+DOUBT_S = 0.05
 
 _MS_NS = 1_000_000
 
@@ -105,6 +108,14 @@ class AgreedTime:
             if -self._max_ms <= offset_ms <= self._max_ms:
                 return wall_ms
         return self._judge(wall_ms, now_ns)
+
+    async def settled(self) -> int:
+        """The time in ms, once it is not in doubt: for what must not be off by a jump."""
+        while True:
+            now_ms = self.at(self._clock.monotonic_ns())
+            if not self.in_doubt:
+                return now_ms
+            await asyncio.sleep(DOUBT_S)
 
     def _judge(self, wall_ms: int, now_ns: int) -> int:
         clocks = [wall_ms, *((each + now_ns) // _MS_NS for each in self._readings.values())]
@@ -213,7 +224,7 @@ class LogTime:
     def __init__(self, clock: Clock, agreed: AgreedTime | None = None) -> None:
         self._clock = clock
         self._agreed = agreed
-        self._highest_ms = 0  # of all entries
+        self.highest_ms = 0  # of all entries
         self._agreed_ms = 0  # at the last look
         self._since_ns = clock.monotonic_ns()  # when that was the time
 
@@ -229,7 +240,7 @@ class LogTime:
         else:
             agreed_ms = self._agreed.at(now_ns)
         self._agreed_ms = agreed_ms
-        slow_ms = self._highest_ms + (now_ns - self._since_ns) // (SLOWER * 1_000_000)
+        slow_ms = self.highest_ms + (now_ns - self._since_ns) // (SLOWER * 1_000_000)
         return max(agreed_ms, slow_ms)
 
     def stamp_ms(self) -> int | None:
@@ -246,11 +257,11 @@ class LogTime:
 
     def saw(self, stamped_ms: int) -> None:
         """An entry has this time: none after it has an earlier one."""
-        if stamped_ms > self._highest_ms:
+        if stamped_ms > self.highest_ms:
             # Parts of a millisecond are not lost, however many entries there are.
-            passed_ns = (stamped_ms - self._highest_ms) * SLOWER * 1_000_000
+            passed_ns = (stamped_ms - self.highest_ms) * SLOWER * 1_000_000
             self._since_ns = min(self._clock.monotonic_ns(), self._since_ns + passed_ns)
-            self._highest_ms = stamped_ms
+            self.highest_ms = stamped_ms
 
 
 def _span(ms: int) -> str:

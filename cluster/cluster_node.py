@@ -73,7 +73,11 @@ class ClusterNode:
         self.node = config.node
         self.links = links
         self.groups: dict[GroupId, Group] = {}
-        self.on_effects: list[OnEffects] = []
+        self._copies: dict[GroupId, GroupLike] = {}
+        #: This node's copy of a replicated group, or its own group of transient queues.
+        self.group: Callable[[GroupId], GroupLike | None] = self._copies.get
+        #: Called with all effects of a command where this node leads, if any is of these kinds.
+        self.on_effects: list[tuple[frozenset[type] | None, OnEffects]] = []  # None: of any
         self.on_role: list[OnRole] = []
         self.on_node_message: list[OnNodeMessage] = []
         self.on_link_up: list[Callable[[NodeId], None]] = []
@@ -162,7 +166,7 @@ class ClusterNode:
         now = asyncio.get_running_loop().time()
         self.peers.begin(config.node, self.links.incarnation, now)
         self._registration.renumber_above(self._registration.disk_identity.registered)
-        self.drive_loop = DriveLoop(self.log, self.links, self._clock)
+        self.drive_loop = DriveLoop(self.log.wal, self.links, self._clock)
         self._start_catalog()
         begun.callback(self._note_end)
         begun.push_async_callback(self.links.stop)
@@ -207,7 +211,12 @@ class ClusterNode:
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         self.forwarder.why_no_leader = self._why_no_leader
-        self.catalog_read_index.trust_s = catalog.member.elections.break_s
+        index = self.catalog_read_index
+        index.trust_s = catalog.member.elections.break_s
+        index.nodes = lambda: [info.node for info in self.catalog_machine.nodes()]
+        index.leader = lambda: (
+            None if catalog.member.leads and not catalog.ready else catalog.leader
+        )
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
 
@@ -264,6 +273,7 @@ class ClusterNode:
         for task in self._tasks[1:]:
             task.cancel()
         self.forwarder.stop()
+        self.catalog_read_index.stop()
         self.transient.stop()
         await self.drive_loop.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -319,7 +329,7 @@ class ClusterNode:
         group.room_bytes = self.log.room_bytes
         group.on_applied.append(self._on_applied)
         group.on_role.append(self._on_group_role)
-        self.groups[group_id] = group
+        self.groups[group_id] = self._copies[group_id] = group
         if self._registration.stale:
             group.suspend_votes()
         self.drive_loop.add(group)
@@ -328,10 +338,6 @@ class ClusterNode:
                 group.peer_up(peer)
         for unknown in self.unknown_peers.connected:
             group.peer_up(unknown)
-
-    def group(self, group_id: GroupId) -> GroupLike | None:
-        """This node's copy of a replicated group, or its own group of transient queues."""
-        return self.groups.get(group_id) or self.transient.get(group_id)
 
     def start_groups(self) -> None:
         if self.catalog.applied_index < self._recovered_index:
@@ -347,6 +353,7 @@ class ClusterNode:
                     self.groups[info.id].suspend_votes()
         own = self.transient.start(self.catalog_machine)
         if own is not None:
+            self._copies[own.id] = own
             own.on_applied.append(self._on_applied)
             self.liveness.on_leadership(own)
 
@@ -361,6 +368,7 @@ class ClusterNode:
         self.groups[group_id].member.step_down(None)  # an old leader's clients go elsewhere
         self.drive_loop.remove(group_id)
         group = self.groups.pop(group_id)
+        del self._copies[group_id]
         self.log.remove_group(group_id)
         group.call_next()
         self.drive_loop.wake()
@@ -427,8 +435,10 @@ class ClusterNode:
             self.transient.removed(effects)
             self._maintenance.wake()
         elif group.ready:
-            for listener in self.on_effects:
-                listener(group, stamp, effects)
+            found = set(map(type, effects))
+            for kinds, listener in self.on_effects:
+                if kinds is None or not kinds.isdisjoint(found):
+                    listener(group, stamp, effects)
 
     def _on_group_role(self, group: Group, role: Role, term: int) -> None:
         self._maintenance.role_changed(group.id)
@@ -450,6 +460,10 @@ class ClusterNode:
         if self.unknown_peers.is_unknown_peer(peer):
             self._on_message_of_unknown_peer(peer, message)
             return
+        head = message[0] if message else None
+        if type(head) is int and head in self.groups:  # nearly all of them, and there are many
+            self.drive_loop.receive(GroupId(head), peer, message)
+            return
         match message:
             case [-1, "leads", led, int(known), *rest]:
                 self.peers.learn_leads(peer, led)
@@ -464,7 +478,7 @@ class ClusterNode:
                 self.links.flush()
             case [-1, "clock", int(asked_ns), int(wall_ns)]:
                 self.time.heard(peer, asked_ns, wall_ns)
-            case [-1, "applied?" | "applied", _]:
+            case [-1, "applied?" | "applied" | "everywhere?" | "everywhere", _]:
                 self.catalog_read_index.on_message(peer, message)
             case [-1, word, int(index)] if word == REMOVED:
                 self.unknown_peers.on_message(peer, index)
@@ -479,8 +493,6 @@ class ClusterNode:
             case [-2, *_]:
                 for listener in self.on_node_message:
                     listener(peer, message)
-            case [int() as group_id, *_] if group_id in self.groups:
-                self.drive_loop.receive(GroupId(group_id), peer, message)
             case _:
                 pass  # a group that this node has not started yet: Raft sends again
 
@@ -639,10 +651,11 @@ class ClusterNode:
         *,
         if_unused: bool = False,
         if_empty: bool = False,
+        if_settled: bool = False,
         owner: str | None = None,
     ) -> Outcome:
         """The queue is gone from its group and from every node's catalog when this answers ok."""
-        how = {"if_unused": if_unused, "if_empty": if_empty}
+        how = {"if_unused": if_unused, "if_empty": if_empty, "if_settled": if_settled}
         return await self.names.remove(vhost, name, **how, owner=owner)
 
     def address_of(self, node: NodeId, kind: str) -> str | None:

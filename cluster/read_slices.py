@@ -25,10 +25,8 @@ class ReadSlices:
         self._loop = asyncio.get_running_loop()
         self._bytes = 0  # by full reads in this turn
 
-    def read(self, size_bytes: int) -> None:
-        """By one call of `data_received`."""
-        if size_bytes < FULL_READ_BYTES:
-            return  # nothing follows
+    def full_read(self, size_bytes: int) -> None:
+        """By one call of `data_received`, of `FULL_READ_BYTES` or more: less is all there is."""
         before = self._bytes
         if not before:
             self._loop.call_soon(self._next_turn)

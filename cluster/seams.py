@@ -117,7 +117,8 @@ class Links(Protocol):
 
     async def stop(self) -> None: ...
     def send(self, peer: NodeId, message: list[Any]) -> bool:
-        """Queue until `flush`. False: not connected, or over LINK_BYTES_MAX; the message is
+        """Queue until `flush`, or, in a callback, until what came together with its message was
+        delivered too. False: not connected, or over LINK_BYTES_MAX; the message is
         dropped.
         """
         ...

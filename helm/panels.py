@@ -318,6 +318,12 @@ ROWS: dict[str, list[Panel]] = {
             ("{{name}}", f"sum by (name) ({rate('quorate_broker_link_messages_total')})"),
         ),
         lines(
+            "Failures of shovels and federation",
+            "cps",
+            ("{{name}}", f"sum by (name) ({rate('quorate_broker_link_failures_total')})"),
+            text="Each time it is begun again; the lists of both say the reason.",
+        ),
+        lines(
             "Certificates expire in",
             "s",
             (

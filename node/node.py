@@ -69,6 +69,8 @@ from node.tasks import Tasks
 log = structlog.get_logger(__name__)
 
 WATCH_S = 1.0
+#: Between two lines of the log that say how much of a long log is read.
+PROGRESS_S = 5.0
 #: The end of the cluster node may take so long beyond the time for all.
 CLUSTER_STOP_S = 5.0
 #: After that each of its steps may.
@@ -193,6 +195,7 @@ class Node:
 
         begun.push_async_callback(amqp.stop)
         await amqp.start()
+        self._tasks.start(sockets.follow_shards(), name="follow_shards")
         parts.drain.listeners.append(amqp)
         if self.nats is not None:
             await self._start_nats(self.nats, begun, limiter)
@@ -286,6 +289,8 @@ class Node:
             counters,
             parts.bodies,
             parts.streams,
+            parts.publisher,
+            parts.transactions,
         )
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, counters)
@@ -341,6 +346,7 @@ class Node:
         return await self.management.serve(request)
 
     async def _start_cluster(self) -> None:
+        telling = self._tasks.start(self._tell_progress(), name="progress")
         try:
             await self.cluster.start()
         except OSError as error:  # of the disk there are errors of the log
@@ -348,6 +354,16 @@ class Node:
                 f"peer: cannot listen on {self.settings.peer}: {error.strerror}; "
                 "allowed: an address of this machine with a free port"
             ) from error
+        finally:
+            telling.cancel()
+
+    async def _tell_progress(self) -> None:
+        """While a long log is read."""
+        replay = self.cluster.replay
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            if replay.read < replay.segments:
+                log.info("reading_log", segments_read=replay.read, segments=replay.segments)
 
     def _note_beginning(self) -> None:
         """What a later reader of the log should know of this process, and of the one before."""
@@ -404,6 +420,7 @@ class Node:
                 local_token=self._local_token,
                 peer_rpc=parts.peer_rpc,
                 moving=parts.moving,
+                splitting=parts.splitting,
                 listing=listing,
                 audit=self.audit,
                 counters=parts.counters,

@@ -23,6 +23,7 @@ from node.broker.dead_letters import DeadLetters
 from node.broker.moving import Moving
 from node.broker.publishing import Publisher
 from node.broker.settle_retry import SettleRetry
+from node.broker.splitting import Splitting
 from node.broker.stream_reads import StreamReads
 from node.broker.transactions import TransactionCoordinator
 from node.broker.vhost_quotas import VhostQuotas
@@ -81,7 +82,11 @@ class Parts:
         # Who may come in.
         given = settings.first_user()
         self.first_user = FirstUser(
-            cluster, self.broker.catch_up, given, settings.auth.password_hashing
+            cluster,
+            self.broker.catch_up,
+            given,
+            settings.auth.password_hashing,
+            previous=settings.previous_password(),
         )
         self.auth = Auth(
             cluster,
@@ -110,6 +115,7 @@ class Parts:
         self.publisher = Publisher(cluster, tasks, counts, self.bodies)
         self.transactions = TransactionCoordinator(cluster, tasks)
         self.moving = Moving(self.broker, self.transactions, self.peer_rpc)
+        self.splitting = Splitting(self.broker)
         self.direct_replies = DirectReplies(cluster.node, self.peer_rpc)
         self.subjects = Subjects(cluster, self.peer_rpc)
         self.jetstream = JetStream(
@@ -184,7 +190,8 @@ class Parts:
         # A fast publisher fills a small volume in less than a period.
         loop = asyncio.get_running_loop()
         self.cluster.log.on_space = lambda: loop.call_soon(self._look_at_space)
-        tasks.start(metrics.watch.run(), name="metrics")
+        metrics.watch.start()
+        begun.callback(metrics.watch.stop)
         tasks.start(self.first_user.run(), name="first_user")
         tasks.start(self.catch_up.run(), name="catch_up")
         tasks.keep(self.relay.run(), name="relay")

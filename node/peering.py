@@ -60,6 +60,7 @@ def tcp_links(
     secret = settings.cluster_secret()
     if secret is None and tls is None:
         secret = secrets.token_hex(32)  # a cluster of one: nobody else can know it
+    previous = settings.previous_secret()
     return TcpLinks(
         NodeId(settings.node),
         settings.cluster,
@@ -73,4 +74,5 @@ def tcp_links(
         versions=versions_of(),
         link_timeout_ms=settings.raft.link_timeout_ms,
         gone_after_s=settings.raft.gone_after_ms / 1000,
+        previous_secret=None if previous is None else previous.encode(),
     )

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from quorate.publisher import Publisher
     from quorate.reader import Reader
     from quorate.sync import SyncClient, connect_sync
-    from quorate.worker import Reject
+    from quorate.transaction import Transaction
+    from quorate.worker import CannotWork, Reject
 
 __all__ = [
     "Batch",
     "BatchConsumer",
+    "CannotWork",
     "Client",
     "ClientClosed",
     "Confirmed",
@@ -41,6 +43,7 @@ __all__ = [
     "Refused",
     "Reject",
     "SyncClient",
+    "Transaction",
     "Unreachable",
     "connect",
     "connect_sync",
@@ -48,7 +51,8 @@ __all__ = [
 
 #: Modules whose public names are ours.
 _MODULES = (
-    *("errors", "batches", "delivery", "publisher", "reader", "consumer", "worker", "client"),
+    *("errors", "batches", "delivery", "publisher", "reader", "consumer", "worker", "transaction"),
+    "client",
     "sync",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -14,11 +15,16 @@ from quorate.batches import Confirmed, Meta, Published
 from quorate.consumer import BatchConsumer, Consumer
 from quorate.core import Core
 from quorate.delivery import Chunk, Delivery, Range
-from quorate.errors import Refused
+from quorate.errors import OutcomeUnknown, Refused
+from quorate.holdings import add_range
 from quorate.places import nearest
 from quorate.publisher import Publisher
 from quorate.reader import Reader, Start
+from quorate.transaction import Transaction, through
 from quorate.worker import Handler, Retrying, Worker
+
+#: Numbers of a frame are smaller: a node closes the connection of a client that sends another.
+NUMBER_END = 1 << 63
 
 
 class Client:
@@ -235,6 +241,7 @@ class Client:
         retry_ms_max: int = 60_000,
         lease_ms: int = 60_000,
         grace_s: float = 30.0,
+        failures_max: int | None = None,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Call `handler(delivery)` for each message, up to `concurrency` at a time, until `stop` is
@@ -245,7 +252,12 @@ class Client:
         dead-letters it. Attempts are counted by the queue, so a restart begins none anew. While a
         handler is at work its message is held on to: `lease_ms` after this program dies it is given
         to another one. At the end handlers have `grace_s` to finish; what they do not finish is
-        given back. A plain function is called in a thread. Raises what `consume` does.
+        given back. A plain function is called in a thread. Handlers begin in the order of
+        deliveries, and with a `concurrency` of 1 each ends before the next begins.
+
+        When a handler raises CannotWork, or `failures_max` of them fail with no success in between,
+        the worker gives back what it holds, cancels its consumer, and raises that, or an
+        ExceptionGroup of what they raised. Else it raises what `consume` does.
         """
         await Worker(
             self.consume(queue, credit=concurrency, timeout_ms=lease_ms),
@@ -255,6 +267,7 @@ class Client:
             lease_ms=lease_ms,
             grace_s=grace_s,
             stop=stop,
+            failures_max=failures_max,
         ).run()
 
     async def get(
@@ -266,15 +279,104 @@ class Client:
         timeout: float | None = None,
     ) -> list[Delivery]:
         """Up to `count` messages that are ready now, without subscribing; an empty list when there
-        are none.
+        are none. Of a queue that is split from one of its shards.
         """
+        try:
+            return await self._get(queue, count, auto_settle, timeout)
+        except Refused as refused:
+            if refused.code != "split_queue":
+                raise
+            shards: list[str] = list(refused.detail)
+        for shard in random.sample(shards, len(shards)):
+            try:
+                found = await self._get(shard, count, auto_settle, timeout)
+            except Refused as refused:
+                if refused.code != "no_queue":  # else it was joined meanwhile
+                    raise
+            else:
+                if found:
+                    return found
+        return []
+
+    async def _get(
+        self, queue: str, count: int, auto_settle: bool, timeout: float | None
+    ) -> list[Delivery]:
         _, frame = await self._core.ask_once(queue, wire.GET, count, auto_settle, timeout_s=timeout)
+        return self._got(queue, frame, auto_settle=auto_settle)
+
+    async def fetch(
+        self,
+        queue: str,
+        positions: int | Iterable[int],
+        *,
+        auto_settle: bool = False,
+        timeout: float | None = None,
+    ) -> list[Delivery]:
+        """These messages, whether they were deferred, are delayed or ready; those are left out that
+        do not wait: they are gone, or a consumer has them. A single active consumer's queue refuses
+        it (`single_active_consumer`): retime them to now there.
+        """
+        ranges = _ranges(positions)
+        if not ranges:
+            return []
+        count = sum(last - first + 1 for first, last in ranges)
+        _, frame = await self._core.ask_once(
+            queue, wire.GET, count, auto_settle, ranges, timeout_s=timeout
+        )
+        return self._got(queue, frame, auto_settle=auto_settle)
+
+    def _got(self, queue: str, frame: list[Any], *, auto_settle: bool) -> list[Delivery]:
         keeper = _GetKeeper(self._core, queue, auto_settle=auto_settle)
         return [
             Delivery(keeper, frame[3], chunk, offset)
             for chunk in map(Chunk, frame[5])
             for offset in range(len(chunk.bodies))
         ]
+
+    # --- what waits -------------------------------------------------------------------------------
+
+    async def withdraw(
+        self, queue: str, positions: int | Iterable[int], *, timeout: float | None = None
+    ) -> int:
+        """Take messages out that wait, ready or delayed: all of these, or none. Returns how many.
+
+        Raises Refused: `unknown_delivery` when one does not wait; `detail` is the first such.
+        """
+        ranges = _ranges(positions)
+        if not ranges:
+            return 0
+        try:
+            frame, _ = await self._core.ask(queue, wire.WITHDRAW, ranges, timeout_s=timeout)
+        except Refused as refused:
+            if refused.code == "unknown_delivery" and refused.again:
+                raise OutcomeUnknown(
+                    "an earlier attempt was not answered: it may have withdrawn them"
+                ) from refused
+            raise
+        return int(frame[2] or 0)
+
+    async def retime(
+        self,
+        queue: str,
+        positions: int | Iterable[int],
+        *,
+        at_ms: int | None = None,
+        in_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Those of these messages that wait, ready or delayed, are ready at another time: `at_ms`
+        since the epoch, or `in_ms` from now, 0 for at once. Returns how many waited.
+        """
+        given = [each for each in (at_ms, in_ms) if each is not None]
+        if len(given) != 1:
+            raise ValueError("give one of at_ms and in_ms")
+        if not 0 <= given[0] < NUMBER_END:
+            raise ValueError("a time is a number of milliseconds, 0 or more")
+        ranges = _ranges(positions)
+        if not ranges:
+            return 0
+        frame, _ = await self._core.ask(queue, wire.RETIME, ranges, at_ms, in_ms, timeout_s=timeout)
+        return int(frame[2] or 0)
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -322,6 +424,110 @@ class Client:
         except Refused as refused:
             if refused.code != "no_cursor" or not refused.again:
                 raise
+
+    # --- exchanges and transactions ---------------------------------------------------------------
+
+    async def declare_exchange(
+        self,
+        exchange: str,
+        type: str = "direct",  # noqa: A002 -- its name everywhere else
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Make sure that the exchange exists; type: direct, fanout, topic, headers and others of
+        AMQP. Raises Refused: `inequivalent_arguments` when it exists as another one.
+        """
+        options = {
+            "durable": durable,
+            "auto_delete": auto_delete,
+            "internal": internal,
+            "arguments": dict(arguments or {}),
+        }
+        await self._core.ask_anyone(
+            wire.DECLARE_EXCHANGE, exchange, type, options, timeout_s=timeout, again=True
+        )
+
+    async def delete_exchange(
+        self, exchange: str, *, if_unused: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete it and its bindings. Raises Refused: `in_use`."""
+        await self._core.ask_anyone(
+            wire.DELETE_EXCHANGE, exchange, if_unused, timeout_s=timeout, again=True
+        )
+
+    async def bind(
+        self,
+        exchange: str,
+        queue: str,
+        key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        kind: Literal["queue", "exchange"] = "queue",
+        timeout: float | None = None,
+    ) -> None:
+        """Messages to `exchange` with this key go to `queue`, too (kind="exchange": to an exchange
+        of that name). Raises Refused: `no_queue`, `no_exchange`.
+        """
+        fields = exchange, kind, queue, key, dict(arguments or {})
+        await self._core.ask_anyone(wire.BIND, *fields, timeout_s=timeout, again=True)
+
+    async def unbind(
+        self,
+        exchange: str,
+        queue: str,
+        key: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        kind: Literal["queue", "exchange"] = "queue",
+        timeout: float | None = None,
+    ) -> None:
+        """No more of them go there."""
+        fields = exchange, kind, queue, key, dict(arguments or {})
+        await self._core.ask_anyone(wire.UNBIND, *fields, timeout_s=timeout, again=True)
+
+    async def publish_to(
+        self,
+        exchange: str,
+        body: bytes,
+        *,
+        key: str = "",
+        headers: Mapping[str, Any] | None = None,
+        meta: Meta | None = None,
+        priority: int | None = None,
+        ttl_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """One message through an exchange; returns when all its queues have it on a majority's
+        disks. False: no queue is bound for it, and it was dropped.
+
+        It has no number that a queue would know again: after OutcomeUnknown some queues may have
+        it, and to publish it again may double it. With a header `x-once-id` it is stored once.
+        """
+        fields = through(
+            exchange,
+            body,
+            key=key,
+            headers=headers,
+            meta=meta,
+            priority=priority,
+            ttl_ms=ttl_ms,
+            deliver_at_ms=deliver_at_ms,
+        )
+        frame = await self._core.ask_anyone(wire.PUBLISH_TO, *fields, timeout_s=timeout)
+        return bool(frame[2])
+
+    def transaction(self, *, timeout: float | None = None) -> Transaction:
+        """Publishes and answers to deliveries, in any queues: all of them happen, or none.
+
+        `async with client.transaction() as together: ...` commits at its end, and nothing when the
+        block raises. See `Transaction`.
+        """
+        return Transaction(self._core, timeout_s=timeout)
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -434,9 +640,17 @@ class _GetKeeper:
     """Settles what `get` took: each answer is a round trip."""
 
     def __init__(self, core: Core, queue: str, *, auto_settle: bool) -> None:
+        self.queue = queue
         self._core = core
-        self._queue = queue
         self._auto_settle = auto_settle
+
+    def may_commit(self, key: int) -> None:
+        """See `delivery.Keeper`."""
+        if self._auto_settle:
+            raise ValueError("with auto_settle, deliveries are settled already")
+
+    def committed(self, ranges: list[Range], token: int) -> None:
+        """See `delivery.Keeper`."""
 
     async def finish(
         self,
@@ -451,7 +665,17 @@ class _GetKeeper:
         if not self._auto_settle:
             rows = [list(pair) for pair in ranges]
             tokens = () if opcode == wire.EXTEND else (token,)
-            await self._core.ask(self._queue, opcode, key, rows, *arguments, *tokens)
+            await self._core.ask(self.queue, opcode, key, rows, *arguments, *tokens)
+
+
+def _ranges(positions: int | Iterable[int]) -> list[list[int]]:
+    """As frames want them: ascending, neighbours together."""
+    ranges: list[list[int]] = []
+    for position in sorted({positions} if isinstance(positions, int) else set(positions)):
+        if not 0 < position < NUMBER_END:
+            raise ValueError(f"{position} is no position of a message")
+        add_range(ranges, position, position)
+    return ranges
 
 
 def _rows(answer: Any) -> list[dict[str, Any]]:

@@ -71,6 +71,7 @@ class Receiver(Protocol):
     def delivered(self, chunks: list[list[Any]]) -> None: ...
     def ended(self, reason: str) -> None: ...
     def active_changed(self, active: bool, token: int) -> None: ...
+    def split_over(self, shards: list[str]) -> None: ...
     def disturbed(self) -> None:
         """Subscribe again: the connection is gone, or the queue's leader is elsewhere."""
         ...
@@ -134,6 +135,7 @@ class Connection:
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._receivers: dict[tuple[str, int], Receiver] = {}
+        self._shards: dict[str, list[str]] = {}  # of queues that are split
         self._unclaimed: dict[tuple[str, int], list[list[Any]]] = {}  # frames, until `attach`
         self._parts: dict[tuple[str, int, int], list[bytes]] = {}  # of large bodies, by position
         self._subscribing = 0
@@ -250,6 +252,8 @@ class Connection:
             self._unclaimed.clear()
         for frame in early:
             self._received(frame)
+        if queue in self._shards:
+            receiver.split_over(self._shards[queue])
 
     def detach(self, queue: str, consumer: int) -> None:
         self._receivers.pop((queue, consumer), None)
@@ -393,6 +397,10 @@ class Connection:
                 receiver.ended(frame[3])
             else:
                 self._keep_early((frame[1], frame[2]), frame)
+        elif opcode == wire.SHARDS:
+            self._shards[frame[1]] = frame[2]
+            for key in [key for key in self._receivers if key[0] == frame[1]]:
+                self._receivers[key].split_over(frame[2])
         elif opcode == wire.ACTIVE:
             receiver = self._receivers.get((frame[1], frame[2]))
             if receiver is not None:

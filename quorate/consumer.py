@@ -17,6 +17,7 @@ class Consumer(Subscription):
 
     _chunk: Chunk | None = None
     _offset = 0
+    _source: Subscription
 
     def __aiter__(self) -> Self:
         return self
@@ -25,10 +26,10 @@ class Consumer(Subscription):
         """The next message. Raises ConsumerEnded, Refused; StopAsyncIteration once closed."""
         chunk = self._chunk
         if chunk is None:
-            self._chunk = chunk = await self._next_chunk()
-            self._offset = 0
+            self._source, self._chunk = await self._next_chunk()
+            chunk, self._offset = self._chunk, 0
         offset = self._offset
-        delivery = Delivery(self, self._key, chunk, offset)
+        delivery = Delivery(self._source, self._source.key, chunk, offset)
         self._offset = offset + 1
         if self._offset == len(chunk.bodies):
             self._chunk = None
@@ -38,8 +39,9 @@ class Consumer(Subscription):
         """The same deliveries in batches; see `Client.consume_batches`."""
         return Batches(lambda: self._next_batch(count_max))
 
-    def _reset_reading(self) -> None:
-        self._chunk = None
+    def _reset_reading(self, source: Subscription) -> None:
+        if self._chunk is not None and self._source is source:
+            self._chunk = None
 
 
 class BatchConsumer(Subscription):

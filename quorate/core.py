@@ -59,6 +59,7 @@ class Core:
             "client": name,
             "vhost": vhost,
             "forward": forward,
+            "shards": True,
         }
         self.routes = Routes(urls, hello, self._http, self.spawn)
 
@@ -118,6 +119,48 @@ class Core:
             raise OutcomeUnknown(
                 f"the connection about queue {queue!r} was lost before the answer came"
             ) from error
+
+    async def ask_anyone(
+        self, opcode: int, *fields: Any, timeout_s: float | None = None, again: bool = False
+    ) -> list[Any]:
+        """What any node can do. `again`: it may be repeated when its answer was lost, which is
+        OutcomeUnknown otherwise.
+        """
+        deadline_s = self.deadline_s(timeout_s)
+        backoff = Backoff()
+        said, sent = "no node was asked yet", False
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    connection = await self.routes.connection()
+                    sent = True
+                    frame = await connection.call(opcode, *fields)
+                    if frame[0] == wire.OK:
+                        return frame
+                    if frame[0] == wire.LOST:
+                        if not again:
+                            break
+                        said = "the connection was lost"
+                    elif frame[0] == wire.REDIRECT:
+                        said, sent = "a queue has no leader now", False
+                    elif frame[2] == wire.UNKNOWN:
+                        break
+                    elif frame[2] == wire.NOT_KNOWN:
+                        reason = "the node's release cannot do that yet: upgrade all nodes"
+                        raise Refused(frame[2], reason)
+                    elif frame[2] in wire.PASSING:
+                        said, sent = f"{frame[2]}: {frame[3]}", False
+                    else:
+                        raise Refused(frame[2], frame[3], frame[4] if len(frame) > 4 else None)
+                    await asyncio.sleep(backoff.next_s())
+            except ConnectFailed as error:
+                said = str(error)
+                await asyncio.sleep(backoff.next_s())
+            except TimeoutError as error:
+                if sent:
+                    break
+                raise Unreachable(f"no node could do it in time: {said}") from error
+        raise OutcomeUnknown("the answer was lost, or a node lost track: it may have happened")
 
     async def reach(self, timeout_s: float | None) -> None:
         """Connect to any node. Raises Unreachable, with what was said before time ran out."""

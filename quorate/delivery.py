@@ -14,6 +14,16 @@ Range = tuple[int, int]
 class Keeper(Protocol):
     """Who can settle a delivery: its consumer, or the call that got it."""
 
+    queue: str
+
+    def may_commit(self, key: int) -> None:
+        """Raises Refused, ValueError: deliveries under this key are no part of a transaction."""
+        ...
+
+    def committed(self, ranges: list[Range], token: int) -> None:
+        """A transaction has answered them."""
+        ...
+
     async def finish(
         self,
         opcode: int,
@@ -71,7 +81,7 @@ class Chunk:
 
 
 class _Finishing(ABC):
-    """The four ways to answer a delivery. Each returns at once; `wait=True` waits for the node to
+    """The ways to answer a delivery. Each returns at once; `wait=True` waits for the node to
     confirm it.
 
     Answers are sent together, as ranges, once per turn of the loop. Raises Refused
@@ -85,11 +95,23 @@ class _Finishing(ABC):
         self._keeper = keeper
         self._key = key
 
+    @property
+    def queue(self) -> str:
+        """Where its position counts: of a queue that is split, the shard that has it."""
+        return self._keeper.queue
+
     @abstractmethod
     def _ranges(self) -> list[Range]: ...
 
     @abstractmethod
     def _newest(self) -> int: ...
+
+    def step(self, opcode: int, *arguments: Any) -> tuple[Keeper, list[Any]]:
+        """The same answer as a step of a transaction, and who is to be told once it is done."""
+        self._keeper.may_commit(self._key)
+        ranges = [list(pair) for pair in self._ranges()]
+        token = self._newest()
+        return self._keeper, [opcode, self._keeper.queue, self._key, ranges, *arguments, token]
 
     async def _finish(self, opcode: int, arguments: tuple[Any, ...], wait: bool) -> None:
         ranges, token = self._ranges(), self._newest()
@@ -104,6 +126,13 @@ class _Finishing(ABC):
     ) -> None:
         """Give back, to its original place. `failed` counts towards the delivery limit."""
         await self._finish(wire.RETURN, (failed, delay_ms), wait)
+
+    async def defer(self, for_ms: int | None = None, *, wait: bool = False) -> None:
+        """Put it aside: it stays in the queue, and nobody is given it, until `client.fetch` asks
+        for it by its position, or `for_ms` is over (None: ten years).
+        """
+        delay_ms = wire.DEFER_MS_DEFAULT if for_ms is None else for_ms
+        await self._finish(wire.RETURN, (False, delay_ms), wait)
 
     async def discard(self, *, wait: bool = False) -> None:
         """Refuse for good: to the dead-letter exchange, or dropped when there is none."""

@@ -19,6 +19,11 @@ class Holdings:
     def __len__(self) -> int:
         return len(self._firsts)
 
+    @property
+    def count(self) -> int:
+        """Messages, not ranges."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
     def rows(self) -> list[list[int]]:
         """`[first, last, token]`, as SUBSCRIBE tells the new leader what need not be sent again."""
         return [list(row) for row in zip(self._firsts, self._lasts, self._tokens, strict=True)]

@@ -7,15 +7,16 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import aiohttp
 
@@ -31,7 +32,24 @@ Probe = Literal["startup", "ready"]
 #: By port: held as long as nobody else may have it.
 Claims = dict[int, IO[str]]
 STOP_S_MAX = 20.0
+#: What a node says until it has read its log.
+READING = re.compile(r"the log is being read: (\d+) of (\d+) segments")
 LOG_LINES_SHOWN = 5
+
+
+class Reading(NamedTuple):
+    """How far a node is that reads its log at its start."""
+
+    read: int
+    segments: int
+
+    def __str__(self) -> str:
+        return f"reading its log: {self.read:,} of {self.segments:,} segments"
+
+    @classmethod
+    def said_in(cls, text: str) -> Reading | None:
+        found = READING.search(text)
+        return None if found is None else cls(int(found[1]), int(found[2]))
 
 
 class LocalClusterError(Exception):
@@ -232,17 +250,32 @@ class LocalCluster:
         for node in self.nodes:
             await self.start(node)
 
-    async def until_ready(self, *, timeout_s: float = START_S_MAX, probe: Probe = "ready") -> None:
-        """Every started node says so; "startup" is said by one with an alarm, too. Raises
+    async def until_ready(
+        self,
+        *,
+        timeout_s: float = START_S_MAX,
+        probe: Probe = "ready",
+        told: Callable[[LocalNode, Reading], None] | None = None,
+    ) -> None:
+        """Every started node says so; "startup" is said by one with an alarm, too. One that reads
+        its log may take as long as it gets on; `told` hears how far it is. Raises
         LocalClusterError.
         """
+        loop = asyncio.get_running_loop()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(timeout_s) as limit:
                     for node in self.nodes:
-                        while not await _says(http, node, probe):
+                        known: Reading | None = None
+                        while (why := await _why_not(http, node, probe)) is not None:
                             if not node.running:
                                 raise LocalClusterError(_obituary(node))
+                            reading = Reading.said_in(why)
+                            if reading is not None and reading != known:
+                                known = reading
+                                limit.reschedule(loop.time() + timeout_s)
+                                if told is not None:
+                                    told(node, reading)
                             await asyncio.sleep(0.05)
             except TimeoutError:
                 waiting = ", ".join(node.name for node in self.nodes)
@@ -287,11 +320,12 @@ class LocalCluster:
         return unusual
 
 
-async def _says(http: aiohttp.ClientSession, node: LocalNode, probe: Probe) -> bool:
+async def _why_not(http: aiohttp.ClientSession, node: LocalNode, probe: Probe) -> str | None:
+    """None: it is. Empty: it does not answer."""
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with http.get(f"{node.url}/health/{probe}") as answer:
-            return answer.status == 200
-    return False
+            return None if answer.status == 200 else await answer.text()
+    return ""
 
 
 def _obituary(node: LocalNode) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode
 
@@ -50,6 +49,7 @@ class Management:
         if not headers:
             _, headers = split_credentials((), "guest", "guest")
         self._timeout_s = timeout_s
+        self._asked_last: list[str] = []  # those that gave no answer, the latest at the end
         self._http = aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True),
@@ -59,12 +59,7 @@ class Management:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
     # --- what may be asked ------------------------------------------------------------------------
@@ -134,20 +129,6 @@ class Management:
                     found[value["node"]] = url
         return found
 
-    async def at_each(self, *path: str) -> dict[str, Json]:
-        """What each of the addresses that answers says of itself; a health check that fails says
-        so.
-        """
-        target = "/api/" + "/".join(quote(part, safe="") for part in path)
-        found: dict[str, Json] = {}
-        for url in self._urls:
-            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-                async with asyncio.timeout(self._timeout_s):
-                    _, value = await self._ask_once("GET", url + target, None)
-                if isinstance(value, dict):
-                    found[url] = cast("Json", value)
-        return found
-
     async def stream(self, at: str, *path: str, **query: str) -> AsyncIterator[bytes]:
         """A long answer of this very node, piece by piece. Unreachable: it broke off."""
         url = at if "://" in at else f"http://{at}"
@@ -185,7 +166,9 @@ class Management:
         reasons = Reasons()
         while True:
             passing = False
-            for url in self._urls:
+            for url in self._in_order():
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    break  # it is not this one's fault
                 try:
                     async with asyncio.timeout_at(deadline_s):
                         status, value = await self._ask_once(method, url + target, data)
@@ -194,6 +177,7 @@ class Management:
                     passing = repeat
                     reasons[url] = _reason(value, status)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    self._asked_last = [each for each in self._asked_last if each != url] + [url]
                     if method != "GET" and not isinstance(error, aiohttp.ClientConnectorError):
                         why = f"{url}: {describe(error)}"
                         raise OutcomeUnknown(f"no answer came: {why}") from error
@@ -202,6 +186,11 @@ class Management:
             if not passing or asyncio.get_running_loop().time() + pause_s > deadline_s:
                 raise reasons.unreachable()
             await asyncio.sleep(pause_s)
+
+    def _in_order(self) -> list[str]:
+        """A node that hangs would take all the time of each question."""
+        last = self._asked_last
+        return [url for url in self._urls if url not in last] + last
 
     async def _ask_once(self, method: str, url: str, data: bytes | None) -> tuple[int, Any]:
         async with self._http.request(method, url, data=data) as response:

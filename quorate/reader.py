@@ -306,6 +306,13 @@ class Reader:
         self._held_bytes -= size
         self._room.set()
 
+    def may_commit(self, key: int) -> None:
+        """See `delivery.Keeper`."""
+        raise ValueError("what was read from a stream is no part of a transaction")
+
+    def committed(self, ranges: list[Range], token: int) -> None:
+        """See `delivery.Keeper`."""
+
     async def finish(
         self,
         opcode: int,

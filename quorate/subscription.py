@@ -32,6 +32,10 @@ log = logging.getLogger("quorate")
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 #: How long `aclose` waits until a node has answered all.
 CLOSE_TIMEOUT_S = 5.0
+#: A shard that is not there yet, or not any more, is asked again after this.
+SHARD_AGAIN_S = 1.0
+#: Who says nothing of a time limit may have one of this, in ms, by the queue's: see `_hold_on`.
+LIMIT_MS_MIN = 60_000
 
 
 class Subscription:
@@ -80,18 +84,32 @@ class Subscription:
         self._subscribed: asyncio.Future[None] | None = None
         self._failure: QuorateError | None = None
         self._task: asyncio.Task[None] | None = None
+        # Of a queue that is split: over what, and one subscription to each shard, which brings its
+        # messages here. Together they hand out no more than the credit.
+        self._split: list[str] = []
+        self._shards: dict[str, Subscription] = {}
+        self._whole: Subscription | None = None  # of a shard's
+        self._turn = 0
+        self._holding_on: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> int:
+        """By which the node knows it now."""
+        return self._key
 
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Subscribe now; returns when the node has. Raises Refused, Unreachable."""
         if self._task is None:
-            deadline_s = self._core.deadline_s(None)
-            self._subscribed = asyncio.get_running_loop().create_future()
-            self._task = self._core.spawn(self._keep(deadline_s))
-            self._task.add_done_callback(lambda _: self._wake())
+            self._begin(self._core.deadline_s(None))
         assert self._subscribed is not None
         await asyncio.shield(self._subscribed)
+
+    def _begin(self, deadline_s: float | None) -> None:
+        self._subscribed = asyncio.get_running_loop().create_future()
+        self._task = self._core.spawn(self._keep(deadline_s))
+        self._task.add_done_callback(lambda _: self._wake())
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -111,6 +129,9 @@ class Subscription:
         It returns soon in any case; what no node has answered by then is said again in the
         background, wherever the leader is, while the client is open.
         """
+        await asyncio.gather(self._aclose(), *(each._aclose() for each in self._leave_shards()))
+
+    async def _aclose(self) -> None:
         task = self._task
         if task is None or self._closing:
             return
@@ -130,15 +151,17 @@ class Subscription:
         """Wait until every answer so far is confirmed. Raises Refused, OutcomeUnknown."""
         try:
             async with asyncio.timeout_at(self._core.deadline_s(timeout)):
-                await self._answers.idle()
+                for each in self._sources():
+                    await each._answers.idle()
         except TimeoutError:
             raise OutcomeUnknown("answers to deliveries are not confirmed yet") from None
 
     async def set_credit(self, credit: int) -> None:
         """How many unsettled deliveries it may hold from now on. 0: no limit."""
-        self._options["credit"] = credit
-        if self._key:
-            await self._core.ask(self.queue, wire.CREDIT, self._key, credit)
+        for each in self._sources():
+            each._options["credit"] = credit
+            if each._key:
+                await self._core.ask(each.queue, wire.CREDIT, each._key, credit)
 
     # --- following the leader ---------------------------------------------------------------------
 
@@ -154,6 +177,9 @@ class Subscription:
             self._answers.forget(self._failure)
             if self._connection is not None:
                 self._connection.detach(self.queue, self._key)
+            if not self._core.closed:
+                for shard in self._leave_shards():
+                    self._core.spawn(shard._aclose())
             if self._core.ending.get((self.queue, self.tag)) is asyncio.current_task():
                 del self._core.ending[self.queue, self.tag]
 
@@ -214,7 +240,7 @@ class Subscription:
             # A new registration: what the old one held went back to the queue.
             self._holdings.clear()
             self._chunks.clear()
-            self._reset_reading()
+            (self._whole or self)._reset_reading(self)
         self._core.routes.used(self.queue, connection)
         self._moved.clear()
         self._key, self._connection = key, connection
@@ -304,7 +330,80 @@ class Subscription:
         if self._subscribed is not None and not self._subscribed.done():
             self._subscribed.set_exception(error)
             self._subscribed.exception()
+        if self._whole is not None:
+            self._whole._shard_failed(self, error)
         self._wake()
+
+    # --- shards -----------------------------------------------------------------------------------
+
+    def split_over(self, shards: list[str]) -> None:
+        """So it is now, says a node; none: it is one queue."""
+        if self._whole is not None or self._closing or self._failure is not None:
+            return
+        self._split = shards
+        for gone in [name for name in self._shards if name not in shards]:
+            self._core.spawn(self._shards.pop(gone)._aclose())
+        for name in shards:
+            if name not in self._shards:
+                self._add_shard(name)
+        if self._shards and self._holding_on is None:
+            self._holding_on = self._core.spawn(self._hold_on())
+
+    def _add_shard(self, name: str) -> None:
+        shard = Subscription(self._core, name, **self._options)
+        shard._whole = self
+        self._shards[name] = shard
+        shard._begin(None)
+
+    def _shard_failed(self, shard: Subscription, error: QuorateError) -> None:
+        if self._shards.get(shard.queue) is not shard:
+            return
+        del self._shards[shard.queue]
+        if isinstance(error, ClientClosed):
+            return
+        is_gone = isinstance(error, ConsumerEnded) and error.reason == "queue_deleted"
+        if not is_gone and not (isinstance(error, Refused) and error.code == "no_queue"):
+            self._fail(error)
+        elif not self._core.closed:
+            self._core.spawn(self._add_again(shard.queue))
+
+    async def _add_again(self, name: str) -> None:
+        """Unless it was joined: a node is about to say so."""
+        await asyncio.sleep(SHARD_AGAIN_S)
+        if name in self._split and name not in self._shards:
+            self.split_over(self._split)
+
+    def _leave_shards(self) -> list[Subscription]:
+        shards, self._shards, self._split = list(self._shards.values()), {}, []
+        if self._holding_on is not None:
+            self._holding_on.cancel()
+            self._holding_on = None
+        return shards
+
+    def _sources(self) -> list[Subscription]:
+        return [self, *self._shards.values()]
+
+    def _room(self) -> int:
+        """How many more messages the user may be given. Each shard assigns as many as the credit:
+        the rest waits here.
+        """
+        credit = self._options["credit"]
+        if not credit or self._auto_settle:
+            return wire.BATCH_COUNT_MAX
+        return credit - sum(
+            each._holdings.count - sum(len(chunk.bodies) for chunk in each._chunks)
+            for each in self._sources()
+        )
+
+    async def _hold_on(self) -> None:
+        """What waits here for its turn is not too late when that comes."""
+        timeout_ms = self._options["timeout_ms"]
+        while not self._auto_settle:
+            await asyncio.sleep((timeout_ms or LIMIT_MS_MIN) / 3000)
+            for each in self._sources():
+                for chunk in each._chunks:
+                    ranges = [(chunk.first, chunk.last)]
+                    each._answers.add(wire.EXTEND, ranges, chunk.token, (timeout_ms,), None)
 
     # --- what the connection calls ----------------------------------------------------------------
 
@@ -348,6 +447,8 @@ class Subscription:
         if opcode != wire.EXTEND:
             for first, last in ranges:
                 self._holdings.remove(first, last, token)
+            if self._shards or self._whole is not None:
+                self._wake()  # there is room for more
 
     def answer_refused(self, refused: Refused) -> None:
         log.warning("%s: a delivery was answered too late: %s", self.queue, refused)
@@ -356,6 +457,19 @@ class Subscription:
         self.disturbed()
 
     # --- what the user's side calls ---------------------------------------------------------------
+
+    def may_commit(self, key: int) -> None:
+        """See `delivery.Keeper`."""
+        if self._auto_settle:
+            raise ValueError("with auto_settle, deliveries are settled already")
+        if self._failure is not None:
+            raise self._failure
+        if key != self._key:
+            raise Refused("unknown_delivery", "the session had ended: the message was returned")
+
+    def committed(self, ranges: list[Range], token: int) -> None:
+        """See `delivery.Keeper`."""
+        self.answer_done(wire.SETTLE, [list(pair) for pair in ranges], token)
 
     async def finish(
         self,
@@ -388,8 +502,9 @@ class Subscription:
         except TimeoutError:
             raise OutcomeUnknown("the answer to a delivery was not confirmed in time") from None
 
-    async def _next_chunk(self) -> Chunk:
-        while not self._chunks:
+    async def _next_chunk(self) -> tuple[Subscription, Chunk]:
+        """And who can answer it."""
+        while (found := self._take_chunk()) is None:
             if self._failure is not None:
                 if isinstance(self._failure, ClientClosed):
                     raise StopAsyncIteration
@@ -404,7 +519,27 @@ class Subscription:
                 await self._arrived
             finally:
                 self._arrived = None
+        return found
+
+    def _take_chunk(self) -> tuple[Subscription, Chunk] | None:
+        if not self._shards:
+            return (self, self._pop(None)) if self._chunks else None
+        sources = self._sources()
+        for turn in range(len(sources)):
+            source = sources[(self._turn + turn) % len(sources)]
+            if source._chunks:
+                room = self._room()
+                if room <= 0:
+                    return None
+                self._turn += turn + 1
+                return source, source._pop(room)
+        return None
+
+    def _pop(self, room: int | None) -> Chunk:
         chunk = self._chunks.popleft()
+        if room is not None and len(chunk.bodies) > room:
+            self._chunks.appendleft(chunk.part(chunk.first + room, chunk.last))
+            chunk = chunk.part(chunk.first, chunk.first + room - 1)
         if self._auto_settle:
             self._buffered_bytes -= sum(map(len, chunk.bodies))
             if self._overfull:
@@ -412,16 +547,20 @@ class Subscription:
         return chunk
 
     async def _next_batch(self, count_max: int) -> Batch:
-        chunks = [await self._next_chunk()]
-        count = len(chunks[0].bodies)
-        while self._chunks and count + len(self._chunks[0].bodies) <= count_max:
-            chunks.append(await self._next_chunk())
+        source, chunk = await self._next_chunk()
+        chunks, count = [chunk], len(chunk.bodies)
+        while source._chunks and count + len(source._chunks[0].bodies) <= count_max:
+            if self._shards and len(source._chunks[0].bodies) > self._room():
+                break
+            chunks.append(source._pop(None))
             count += len(chunks[-1].bodies)
-        return Batch(self, self._key, chunks)
+        return Batch(source, source.key, chunks)
 
     def _wake(self) -> None:
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
+        if self._whole is not None:
+            self._whole._wake()
 
-    def _reset_reading(self) -> None:
+    def _reset_reading(self, source: Subscription) -> None:
         """Forget what is half read: it will be delivered again."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +15,7 @@ from quorate.client import connect
 from quorate.consumer import BatchConsumer, Consumer
 from quorate.delivery import Batch, Delivery
 from quorate.reader import Reader
+from quorate.transaction import Transaction
 from quorate.worker import Handler
 
 Result = TypeVar("Result")
@@ -39,6 +41,10 @@ class SyncDelivery:
         """Give back, to its original place."""
         self._client.run(self.original.return_(failed=failed, delay_ms=delay_ms, wait=wait))
 
+    def defer(self, for_ms: int | None = None, *, wait: bool = False) -> None:
+        """Put it aside until it is fetched, or so long."""
+        self._client.run(self.original.defer(for_ms, wait=wait))
+
     def discard(self, *, wait: bool = False) -> None:
         """Refuse for good."""
         self._client.run(self.original.discard(wait=wait))
@@ -46,6 +52,29 @@ class SyncDelivery:
     def extend(self, timeout_ms: int | None = None, *, wait: bool = False) -> None:
         """Still at work: its deadline starts again."""
         self._client.run(self.original.extend(timeout_ms, wait=wait))
+
+
+class SyncTransaction:
+    """A `Transaction` for deliveries of this client."""
+
+    def __init__(self, original: Transaction) -> None:
+        self.original = original
+        self.publish = original.publish
+        self.publish_to = original.publish_to
+
+    def settle(self, delivery: SyncDelivery) -> None:
+        """Done: it leaves its queue."""
+        self.original.settle(delivery.original)
+
+    def return_(
+        self, delivery: SyncDelivery, *, failed: bool = False, delay_ms: int | None = None
+    ) -> None:
+        """Give back, to its original place."""
+        self.original.return_(delivery.original, failed=failed, delay_ms=delay_ms)
+
+    def discard(self, delivery: SyncDelivery) -> None:
+        """Refuse for good."""
+        self.original.discard(delivery.original)
 
 
 class SyncClient:
@@ -143,6 +172,48 @@ class SyncClient:
         """Up to `count` messages that are ready now."""
         deliveries = self.run(self._client.get(queue, count, **options))
         return [SyncDelivery(self, delivery) for delivery in deliveries]
+
+    def declare_exchange(self, exchange: str, type: str = "direct", **options: Any) -> None:  # noqa: A002
+        """Make sure that the exchange exists."""
+        self.run(self._client.declare_exchange(exchange, type, **options))
+
+    def delete_exchange(self, exchange: str, **options: Any) -> None:
+        """Delete it and its bindings."""
+        self.run(self._client.delete_exchange(exchange, **options))
+
+    def bind(self, exchange: str, queue: str, key: str = "", **options: Any) -> None:
+        """Messages to the exchange with this key go to the queue, too."""
+        self.run(self._client.bind(exchange, queue, key, **options))
+
+    def unbind(self, exchange: str, queue: str, key: str = "", **options: Any) -> None:
+        """No more of them go there."""
+        self.run(self._client.unbind(exchange, queue, key, **options))
+
+    def publish_to(self, exchange: str, body: bytes, **options: Any) -> bool:
+        """One message through an exchange. Whether any queue got it."""
+        return self.run(self._client.publish_to(exchange, body, **options))
+
+    @contextmanager
+    def transaction(self, **options: Any) -> Generator[SyncTransaction]:
+        """`with client.transaction() as together:` commits at its end."""
+        together = SyncTransaction(self._client.transaction(**options))
+        yield together
+        self.run(together.original.commit())
+
+    def fetch(
+        self, queue: str, positions: int | Iterable[int], **options: Any
+    ) -> list[SyncDelivery]:
+        """Those of these messages that wait."""
+        deliveries = self.run(self._client.fetch(queue, positions, **options))
+        return [SyncDelivery(self, delivery) for delivery in deliveries]
+
+    def withdraw(self, queue: str, positions: int | Iterable[int], **options: Any) -> int:
+        """Take messages out that wait; returns how many."""
+        return self.run(self._client.withdraw(queue, positions, **options))
+
+    def retime(self, queue: str, positions: int | Iterable[int], **options: Any) -> int:
+        """Messages that wait are ready at another time; returns how many."""
+        return self.run(self._client.retime(queue, positions, **options))
 
     def declare(
         self, queue: str, arguments: Mapping[str, Any] | None = None, **options: Any

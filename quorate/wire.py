@@ -20,6 +20,8 @@ CLOSE: Final = 8
 PUBLISH: Final = 10
 CONFIRM: Final = 11
 PUBLISH_PART: Final = 12
+PUBLISH_TO: Final = 13
+TRANSACT: Final = 14
 SUBSCRIBE: Final = 20
 SUBSCRIBED: Final = 21
 CANCEL: Final = 22
@@ -28,10 +30,13 @@ DELIVER: Final = 24
 ENDED: Final = 25
 ACTIVE: Final = 26
 DELIVER_PART: Final = 27
+SHARDS: Final = 28
 SETTLE: Final = 30
 RETURN: Final = 31
 DISCARD: Final = 32
 EXTEND: Final = 33
+WITHDRAW: Final = 34
+RETIME: Final = 35
 GET: Final = 40
 GOT: Final = 41
 READ: Final = 42
@@ -43,6 +48,10 @@ PAUSE: Final = 53
 INFO: Final = 54
 PUT_CURSOR: Final = 55
 DELETE_CURSOR: Final = 56
+DECLARE_EXCHANGE: Final = 57
+DELETE_EXCHANGE: Final = 58
+BIND: Final = 59
+UNBIND: Final = 60
 
 CLOSED_VERSION: Final = 4001
 CLOSED_TAKEN_OVER: Final = 4009
@@ -57,6 +66,9 @@ UNKNOWN: Final = "unknown"
 #: Refusals that pass by themselves: the client tries again until the deadline.
 PASSING: Final = frozenset({"not_leader", "no_leader", "stopping", "overloaded"})
 
+#: What a node of an earlier release says of a request that it does not know.
+NOT_KNOWN: Final = "unknown_opcode"
+
 #: Refusals of HELLO that do not pass: who we are, or where we want to be.
 NEVER_ADMITTED: Final = frozenset({"access_refused", "no_vhost"})
 
@@ -66,6 +78,8 @@ TIMEOUT_S_DEFAULT: Final = 30.0
 RESUME_MS_DEFAULT: Final = 30_000
 #: Most unsettled deliveries that a consumer holds unless told otherwise.
 CREDIT_DEFAULT: Final = 2_000
+#: How long a deferred message waits to be fetched, unless told otherwise: ten years, the longest.
+DEFER_MS_DEFAULT: Final = 10 * 365 * 24 * 3_600_000
 #: Most messages that one read of a stream brings.
 READ_COUNT_MAX: Final = 1_000
 #: A publish frame is closed at this many messages or bytes of bodies, whichever comes first.

@@ -30,6 +30,12 @@ class Reject(Exception):
     """Raised by a handler: this message will never do. It is dead-lettered at once."""
 
 
+class CannotWork(Exception):
+    """Raised by a handler: nothing is wrong with the message, but with this program, as when its
+    database is gone. The message is given back, and the worker ends.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Retrying:
     """What happens to a message whose handler failed."""
@@ -47,8 +53,9 @@ class Retrying:
 
 
 class Worker:
-    """Runs until `stop` is set, or it is cancelled: then it takes no more messages, waits for those
-    at work, and gives back what is not done in time.
+    """Runs until `stop` is set, it is cancelled, or it cannot work: then it takes no more messages,
+    waits for those at work, and gives back what is not done in time. Its consumer is cancelled, so
+    the broker and who watches it see that nobody is there (A37).
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class Worker:
         lease_ms: int,
         grace_s: float,
         stop: asyncio.Event | None,
+        failures_max: int | None = None,
     ) -> None:
         self._consumer = consumer
         self._handler = handler
@@ -69,6 +77,10 @@ class Worker:
         self._lease_ms = lease_ms
         self._grace_s = grace_s
         self._stop = stop or asyncio.Event()
+        self._failures_max = failures_max
+        self._failures: list[BaseException] = []  # since the last success
+        self._given_up = asyncio.Event()
+        self._error: Exception | None = None  # why
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -82,24 +94,27 @@ class Worker:
                     task.add_done_callback(self._tasks.discard)
             finally:
                 await self._finish()
+        if self._error is not None:
+            raise self._error
 
     async def _deliveries(self) -> AsyncIterator[Delivery]:
         """No more than the consumer's credit are unsettled, so no more are at work."""
-        stopped = asyncio.create_task(self._stop.wait())
+        stops = [asyncio.create_task(each.wait()) for each in (self._stop, self._given_up)]
         following: asyncio.Future[Delivery] | None = None
         try:
             while True:
                 following = asyncio.ensure_future(anext(self._consumer))
-                await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({following, *stops}, return_when=asyncio.FIRST_COMPLETED)
                 if not following.done():
                     return
                 yield following.result()
-                if stopped.done():
+                if any(each.done() for each in stops):
                     return
         except StopAsyncIteration:
             return
         finally:
-            stopped.cancel()
+            for each in stops:
+                each.cancel()
             if following is not None:
                 following.cancel()  # what it would have got goes back when the consumer is closed
 
@@ -130,6 +145,21 @@ class Worker:
             raise
         await self._answer(delivery, call)
 
+    def _note(self, error: BaseException) -> None:
+        self._failures.append(error)
+        if len(self._failures) == self._failures_max:
+            errors = [each for each in self._failures if isinstance(each, Exception)]
+            said = f"{len(self._failures)} handlers in a row failed"
+            self._give_up(ExceptionGroup(said, errors) if errors else CannotWork(said))
+        elif self._failures_max is None:
+            self._failures.clear()  # nobody asks for them
+
+    def _give_up(self, error: Exception) -> None:
+        if self._error is None:
+            log.error("the worker of queue %s ends: %s", self._consumer.queue, error)
+            self._error = error
+            self._given_up.set()
+
     async def _call(self, delivery: Delivery) -> None:
         handler: Any = self._handler
         if inspect.iscoroutinefunction(handler):
@@ -145,8 +175,14 @@ class Worker:
     async def _answer(self, delivery: Delivery, call: asyncio.Future[None]) -> None:
         error = asyncio.CancelledError() if call.cancelled() else call.exception()
         if error is None:
+            self._failures.clear()
             await delivery.settle()
             return
+        if isinstance(error, CannotWork):
+            await delivery.return_()
+            self._give_up(error)
+            return
+        self._note(error)
         failures = delivery.delivery_count + 1
         delay_ms = None if isinstance(error, Reject) else self._retrying.after(failures)
         if delay_ms is None:

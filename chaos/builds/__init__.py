@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from chaos.builds.build import Build, put, take_back
 from chaos.builds.clocks import OWN_CLOCK
 from chaos.builds.disk import ACK_BEFORE_FSYNC, FORGET_THE_VOTE, WIPED_DISK_VOTES
+from chaos.builds.links import ANOTHER_IDENTITY, LEFT_ALONE, OUT_OF_TURN, SETTLED_TOO_SOON
 from chaos.builds.machine import DEDUP_NOT_REPLICATED, SAC_WITHOUT_FENCING, UNFLAGGED_REDELIVERY
 from chaos.builds.replication import COMMIT_BY_ONE, STALE_READS, TRUNCATE_WITHOUT_CONFLICT
 from chaos.builds.streams import (
@@ -42,6 +43,10 @@ BUILDS = {
         FORGOTTEN_IDS,
         PASSED_OVER,
         TAKEN_TWICE,
+        SETTLED_TOO_SOON,
+        ANOTHER_IDENTITY,
+        LEFT_ALONE,
+        OUT_OF_TURN,
     )
 }
 

@@ -53,7 +53,8 @@ def _count_itself(_honest: Any) -> Callable[..., None]:
     def advance_commit(self: Replication, now: float, upto: int | None = None) -> None:
         member = self._member
         index = member.journal.synced_index
-        if index > member.commit_index and member.journal.term_at(index) == member.term:
+        noop = member.core.noop_index
+        if index > member.commit_index and noop is not None and index >= noop:
             member.commit(index)
             self._commit_unsent_since = min(self._commit_unsent_since, now)
 

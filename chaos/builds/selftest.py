@@ -26,6 +26,7 @@ from rich.table import Table
 from chaos.builds import BUILDS
 from chaos.builds.trials import CALM, TRIALS, Arena, Trial
 from chaos.checker import Verdict, check_all, total_queue
+from chaos.checker.links import RUNNING_AGAIN_S
 from chaos.checker.log_safety import log_safety
 from chaos.history import Op, Recorder
 from chaos.live import disks, networks
@@ -43,7 +44,7 @@ BUILD_S_MAX = 90.0
 LOOK_S = 1.0
 #: A broken cluster may never come to an end: clients that do not are left alone.
 END_S_MAX = 10.0
-DRAIN_S_MAX = 30.0
+DRAIN_S_MAX = RUNNING_AGAIN_S + 5.0
 EXAMPLE_CHARS_MAX = 160
 LOST_MESSAGE = "one-lost-message"
 
@@ -80,7 +81,13 @@ class Round:
         addresses = [self._cluster.address(node) for node in self._cluster.nodes]
         self._drivers = Drivers(addresses, seed)
         self._opened: list[Driver] = []
-        self._scene = Scene(self._recorder, self._open, seed, open_nats=self._drivers.open_nats)
+        self._scene = Scene(
+            self._recorder,
+            self._open,
+            seed,
+            open_nats=self._drivers.open_nats,
+            nodes=self._drivers,
+        )
         self._arena = Arena(self._cluster, random.Random(f"{seed}/{trial.build}"))
         self._workloads = list(trial.load(self._scene))
         self.verdicts: list[Verdict] = []

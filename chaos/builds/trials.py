@@ -20,6 +20,7 @@ from chaos.load.client import Client, publish_until, wait
 from chaos.load.driver import Consumption, Received
 from chaos.load.expiry import DAY_MS, Expiry
 from chaos.load.lengths import Lengths
+from chaos.load.links import Federation, Shovels
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.streams import Streams
@@ -255,6 +256,14 @@ def _streams(scene: Scene) -> Sequence[Workload]:
     return [Streams(scene)]
 
 
+def _shovels(scene: Scene) -> Sequence[Workload]:
+    return [Shovels(scene)]
+
+
+def _federation(scene: Scene) -> Sequence[Workload]:
+    return [Federation(scene)]
+
+
 def _lengths(scene: Scene) -> Sequence[Workload]:
     return [Lengths(scene, "native"), Lengths(scene, "amqp")]
 
@@ -294,4 +303,9 @@ TRIALS = (
     Trial("forgotten-ids", _streams, nothing),
     Trial("passed-over", _streams, nothing),
     Trial("taken-twice", _streams, nothing),
+    Trial("settled-too-soon", _shovels, kill_one, load_s=20.0),
+    Trial("settled-too-soon", _federation, kill_one, load_s=20.0, of="federation"),
+    Trial("another-identity", _shovels, kill_one, load_s=20.0),
+    Trial("left-alone", _shovels, kill_one, load_s=20.0),
+    Trial("out-of-turn", _shovels, nothing),
 )

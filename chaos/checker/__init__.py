@@ -8,6 +8,7 @@ from chaos.checker.linearizable import linearizable_lengths
 from chaos.checker.liveness import liveness
 from chaos.checker.log_safety import log_safety
 from chaos.checker.low_disk import low_disk
+from chaos.checker.message_groups import message_groups
 from chaos.checker.publisher_order import publisher_order
 from chaos.checker.sac_exclusion import sac_exclusion
 from chaos.checker.total_queue import total_queue
@@ -28,6 +29,7 @@ __all__ = [
     "log_safety",
     "low_disk",
     "merge",
+    "message_groups",
     "publisher_order",
     "sac_exclusion",
     "total_queue",

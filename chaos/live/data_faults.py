@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chaos.damage import choose
 from chaos.faults import Damage
+from cluster.log.format import HEADS_SUFFIX
 from cluster.log.reader import segments
 
 
@@ -22,6 +23,8 @@ def damage(data: Path, kind: Damage, dice: random.Random) -> str | None:
     wound = choose(kind, _read(logs), _read(_newest(data / "snapshots")), dice)
     if wound is None:
         return None
+    # A start verifies a segment without heads.
+    Path(wound.path).with_suffix(HEADS_SUFFIX).unlink(missing_ok=True)
     if wound.bit is None:
         os.truncate(wound.path, wound.at)
     else:

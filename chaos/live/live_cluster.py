@@ -36,6 +36,9 @@ CLUSTER = "chaos"
 #: What most runs begin with.
 NODES = ("node-1", "node-2", "node-3")
 START_S_MAX = 60.0
+#: How long the others may take until they can do without a node that is drained; and it to answer.
+DRAIN_S_MAX = 5.0
+ANSWER_S_MAX = 20.0
 LOOK_S = 0.05
 LOG_LINES_SHOWN = 5
 #: So that a short run sees snapshots taken and installed; a real node waits for many more entries.
@@ -289,6 +292,19 @@ class LiveCluster:
 
     def terminate(self, node: NodeId) -> None:
         self._signal(node, signal.SIGTERM)
+
+    async def drain(self, node: NodeId) -> str | None:
+        """It gives away what it leads and its clients, and lets none in, until `undo_drain`. None:
+        it has; else why not.
+        """
+        body = {"timeout_ms": round(DRAIN_S_MAX * 1000)}
+        url = f"{self.url(node)}/api/nodes/{node}/drain"
+        return await node_status.told("PUT", url, body, timeout_s=ANSWER_S_MAX)
+
+    async def undo_drain(self, node: NodeId) -> str | None:
+        """None: done; else why not."""
+        url = f"{self.url(node)}/api/nodes/{node}/drain"
+        return await node_status.told("DELETE", url, timeout_s=ANSWER_S_MAX)
 
     def start(self, node: NodeId) -> None:
         """Does nothing when it runs already; waits for nothing."""

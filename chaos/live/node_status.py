@@ -31,3 +31,13 @@ async def status_of(url: str, *, digests: bool) -> dict[str, Any] | None:
             if answer.status == 200:
                 return cast("dict[str, Any]", await answer.json())
     return None
+
+
+async def told(method: str, url: str, body: Any = None, *, timeout_s: float) -> str | None:
+    """What somebody who runs the cluster tells a node to do. None: done; else why not."""
+    limit = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with session() as http, http.request(method, url, json=body, timeout=limit) as answer:
+            return None if answer.status < 300 else f"{answer.status}: {await answer.text()}"
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        return repr(error)

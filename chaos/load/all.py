@@ -1,4 +1,4 @@
-"""All workloads by name: w1-native, w1-amqp and so on, and streams-nats."""
+"""All workloads by name: w1-native, w1-amqp and so on, streams-nats, and those about links."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from chaos.load.dead_lettering import DeadLettering
 from chaos.load.driver import PROTOCOLS, Protocols
 from chaos.load.expiry import Expiry
 from chaos.load.lengths import Lengths
+from chaos.load.links import FEDERATION, SHOVEL, Federation, Shovels
 from chaos.load.numbered_publishers import NumberedPublishers
 from chaos.load.publish_consume import PublishConsume
 from chaos.load.publisher_order import PublisherOrder
@@ -35,6 +36,8 @@ _ONE: Mapping[str, tuple[Maker, Protocols]] = {
     "w7": (Transactions, "amqp"),
     "w9": (NumberedPublishers, "native"),
 }
+#: Links connect by sockets of their own, so only real nodes have them.
+LINKS: Mapping[str, Callable[[Scene], Workload]] = {SHOVEL: Shovels, FEDERATION: Federation}
 
 
 def _all() -> dict[str, Callable[[Scene], Workload]]:
@@ -42,7 +45,7 @@ def _all() -> dict[str, Callable[[Scene], Workload]]:
     for protocol in PROTOCOLS:
         found |= {f"{name}-{protocol}": _bound(make, protocol) for name, make in _BOTH.items()}
     found |= {f"{name}-{only}": _bound(make, only) for name, (make, only) in _ONE.items()}
-    return {**dict(sorted(found.items())), STREAMS: Streams}
+    return {**dict(sorted(found.items())), STREAMS: Streams, **LINKS}
 
 
 def _bound(make: Maker, protocol: Protocols) -> Callable[[Scene], Workload]:

@@ -29,7 +29,11 @@ class HttpCalls:
 
     async def length(self, queue: str) -> Answer:
         """Behind a barrier: all that was confirmed before is counted."""
-        answer = await self.call("GET", f"/v1/queues/%2F/{named(queue)}")
+        return await self.length_at(f"%2F/{named(queue)}")
+
+    async def length_at(self, path: str) -> Answer:
+        """As `length`. `path`: virtual host and queue, each as a part of a path."""
+        answer = await self.call("GET", f"/v1/queues/{path}")
         if not answer.ok:
             return answer
         return Answer("ok", int(answer.value["messages"]), node=answer.node)

@@ -56,7 +56,6 @@ CRASH_SHARE: Final = 0.01
 AGAIN_SHARE: Final = 0.1  # of publishes that are known to be stored are published again
 #: Of the answers of JetStream.
 UNAVAILABLE, NO_RESOURCES, WRONG_LAST, NO_MESSAGE = 10008, 10023, 10071, 10037
-NO_STREAM = 10059
 
 
 class Made(NamedTuple):

@@ -15,7 +15,24 @@ from typing import Any, Protocol
 from chaos.checker.verdict import Checker, Verdict
 from chaos.history import History, Op, OpType
 from chaos.load.driver import Answer, Driver, Protocols
+from chaos.load.http_calls import HttpCalls
 from chaos.load.nats_client import StreamClient
+
+
+class Nodes(Protocol):
+    """What links have to be told: where all nodes are. Vhosts are named as they are."""
+
+    @property
+    def credentials(self) -> tuple[str, str]:
+        """User and password, of all protocols."""
+        ...
+
+    def uris(self, vhost: str) -> Sequence[str]:
+        """One of AMQP for each node."""
+        ...
+
+    def open_amqp(self, name: str, vhost: str) -> Driver: ...
+    def open_api(self, name: str) -> HttpCalls: ...
 
 
 @dataclass(eq=False)
@@ -31,6 +48,8 @@ class Scene:
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     #: A new NATS client of this name; None: the nodes do not listen for any.
     open_nats: Callable[[str], StreamClient] | None = None
+    #: None: links cannot be had.
+    nodes: Nodes | None = None
 
     def dice(self, name: str) -> random.Random:
         """Of one client, whatever the others do."""

@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 from chaos.nemesis.mixes import BOLD, MILD, VARIANTS, Mix
 from cluster.types import NodeId
 
-Target = Literal["one", "leader", "minority", "majority", "all"]
+Target = Literal["one", "leader", "owner", "minority", "majority", "all"]
 
 #: Whom a kind strikes whose variants do not say it; all others strike one node, in half of the
 #: cases a leader.
@@ -93,16 +93,20 @@ def _episode(dice: random.Random, number: str, name: str, variant: str, lasts_s:
     target = dice.choices(list(chances), list(chances.values()))[0]
     if variant in get_args(Target):
         target = cast("Target", variant)
-    elif variant == "isolate_leader":
-        target = "leader"
+    elif variant.startswith("isolate_"):
+        target = cast("Target", variant.removeprefix("isolate_"))
     lasts_s = min(lasts_s, LASTS_S_MAX.get(kind, lasts_s))
     return Episode(number, kind, target, lasts_s, variant=variant)
 
 
 def pick(
-    target: Target, nodes: Sequence[NodeId], leader: NodeId | None, dice: random.Random
+    target: Target,
+    nodes: Sequence[NodeId],
+    leader: NodeId | None,
+    dice: random.Random,
+    owners: Sequence[NodeId] = (),
 ) -> list[NodeId]:
-    """The nodes of a target. `leader`: of some group, when one is known."""
+    """The nodes of a target. `leader`: of some group, when one is known; `owners`: of links."""
     minority = (len(nodes) - 1) // 2
     shuffled = dice.sample(nodes, len(nodes))
     match target:
@@ -110,6 +114,8 @@ def pick(
             return shuffled[:1]
         case "leader":
             return shuffled[:1] if leader is None else [leader]
+        case "owner":
+            return [dice.choice(owners)] if owners else shuffled[:1]
         case "minority":
             return shuffled[: max(1, minority)]
         case "majority":

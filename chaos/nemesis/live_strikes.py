@@ -101,7 +101,15 @@ class LiveStrike(Strike[LiveCluster]):
         watch = self._stage.watch
         groups = watch.groups()
         leader = watch.leader_of(self.dice.choice(groups)) if groups else None
-        return pick(self.episode.target, self.cluster.nodes, leader, self.dice)
+        owners = self._owners() if self.episode.target == "owner" else ()
+        return pick(self.episode.target, self.cluster.nodes, leader, self.dice, owners)
+
+    def _owners(self) -> Sequence[NodeId]:
+        """Of links, when they were last looked at. The workloads about links tell."""
+        by_workload = {
+            op.process: op.value["nodes"] for op in self._stage.history if op.f == "runs-links"
+        }
+        return sorted({node for nodes in by_workload.values() for node in nodes})
 
     async def wait(self, seconds: float | None = None) -> None:
         """Not at all when the run is over."""
@@ -182,9 +190,20 @@ async def _storm(strike: LiveStrike) -> None:
     await strike.start(nodes)
 
 
+async def _drain(strike: LiveStrike) -> None:
+    """As before an upgrade, but the node stays. The others may not be able to do without it yet."""
+    node = strike.one()
+    strike.begin([node])
+    why_not = await strike.cluster.drain(node)
+    strike.note(**({"drained": True} if why_not is None else {"drained": False, "why": why_not}))
+    await strike.wait()
+    if (why_not := await strike.cluster.undo_drain(node)) is not None:
+        strike.finding(f"the drain of {node} cannot be taken back: {why_not}")
+
+
 async def _partition(strike: LiveStrike) -> None:
     resets = "partition:reset" not in strike.cluster.missing
-    shape = strike.episode.variant.removesuffix("_leader")
+    shape = strike.episode.variant.partition("_")[0]
     await partition(strike, shape, reset_share=RESET_SHARE if resets else 0.0)
 
 
@@ -310,6 +329,7 @@ async def _wrong_clock(strike: LiveStrike) -> None:
 STRIKES: Mapping[str, Callable[[LiveStrike], Awaitable[None]]] = {
     **strikes.STRIKES,
     "storm": _storm,
+    "drain": _drain,
     "skew_clock": _skew_clock,
     "wrong_clock": _wrong_clock,
     "partition": _partition,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 #: Kinds of faults, and their weights.
 Mix = tuple[tuple[str, float], ...]
 
-PROCESSES: Mix = (("kill", 4), ("terminate", 2), ("pause", 3), ("storm", 1))
+PROCESSES: Mix = (("kill", 4), ("terminate", 2), ("pause", 3), ("storm", 1), ("drain", 1))
 NETWORK: Mix = (("partition", 5), ("degrade", 2), ("cut_clients", 1))
 DISKS: Mix = (
     ("slow_disk", 2),
@@ -40,11 +40,20 @@ MIXES: Mapping[str, Mix] = {
 #: What a kind may be: whom it strikes, or how. Which of them comes next is not left to chance, so
 #: that all of them come.
 VARIANTS: Mapping[str, tuple[str, ...]] = {
-    "kill": ("leader", "minority", "majority", "all"),
-    "terminate": ("leader", "minority", "majority", "all"),
-    "pause": ("leader", "minority", "majority", "all"),
+    "kill": ("leader", "owner", "minority", "majority", "all"),
+    "terminate": ("leader", "owner", "minority", "majority", "all"),
+    "pause": ("leader", "owner", "minority", "majority", "all"),
     "storm": ("one", "all"),
-    "partition": ("isolate", "isolate_leader", "deafen", "silence", "halves", "ring", "bridge"),
+    "partition": (
+        "isolate",
+        "isolate_leader",
+        "isolate_owner",
+        "deafen",
+        "silence",
+        "halves",
+        "ring",
+        "bridge",
+    ),
     "degrade": ("delay", "loss", "bandwidth"),
 }
 

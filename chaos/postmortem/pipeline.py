@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
@@ -30,9 +30,12 @@ from chaos.postmortem.findings.clients import client_anomalies
 from chaos.postmortem.findings.replayed import not_replayed, state_mismatch
 from chaos.postmortem.life import clocks, elections, nodes, standstills
 from chaos.postmortem.limits import Limits
+from chaos.postmortem.options import Options
 from chaos.postmortem.queues import clients, messages, traffic
+from chaos.postmortem.queues.receipts import receipts
 from chaos.postmortem.reading import ingest
 from chaos.postmortem.reading.inputs import BadInput, Inputs, discover
+from chaos.postmortem.reading.receipts import read_receipts
 from chaos.postmortem.reading.remote_files import AnyFiles
 from chaos.postmortem.reading.until import begun_by
 from chaos.postmortem.replay.bases import bad_snapshots
@@ -46,6 +49,7 @@ from chaos.postmortem.report.units import stamp
 from chaos.postmortem.session import fit
 from chaos.postmortem.tables import Tables, conformed, schema_of
 
+Known = TypeVar("Known")
 Table = Callable[[Tables], DataFrame]
 Finding = Callable[[Tables, Limits], DataFrame]
 #: What begins, and None; what is done, and the seconds that it took.
@@ -99,19 +103,22 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     of_cluster.flapping_leader,
     of_cluster.standstill,
     of_cluster.slow_sync,
+    of_cluster.slow_disk,
     of_cluster.clock_jump,
     of_cluster.clock_offset,
     of_queues.settled_again,
     of_queues.unflagged_duplicate,
     of_queues.sac_overlap,
     of_queues.stuck_unacked,
+    of_queues.late_settle,
     of_queues.redelivery_storm,
     of_queues.poison_message,
+    of_queues.dead_letter_loop,
     client_anomalies,
 )
 #: What can only be judged with a history of the clients.
 OF_CLIENTS: Final = ("lost_message", "client_anomaly")
-NO_HISTORY: Final = "no history of the clients was given"
+NO_HISTORY: Final = "no history or record of the clients was given"
 #: Tables that are made side by side: plans are made by one thread each, and small jobs leave cores
 #: idle.
 AT_ONCE: Final = 3
@@ -143,7 +150,12 @@ class Asked:
     until_ns: int | None = None
     queue: str | None = None
     message: str | None = None
+    confirmed: Path | None = None
     build: Build = nullcontext
+
+    @classmethod
+    def of(cls, options: Options) -> Asked:
+        return cls(**{each.name: getattr(options, each.name) for each in fields(options)})
 
 
 class Steps:
@@ -224,7 +236,7 @@ def _make(
     seen = of_queue(made, asked.queue)
     for name, table in QUEUES.items():
         begin(name, table, seen)
-    begin("client_findings", partial(_clients, history=asked.history, queue=asked.queue), seen)
+    begin("client_findings", partial(_clients, asked=asked), seen)
     made.finish()  # the rules come behind in the pool: what they wait for is not their time
     with steps.step("findings"):
         made.write("findings", _findings(seen, asked, pool))
@@ -267,28 +279,36 @@ def _of_queue(named: str) -> Column:
     return same | ((vhost == "/") & (F.concat(vhost, name) == named)) | name.isNull()
 
 
-def _clients(tables: Tables, history: Path | None, queue: str | None) -> DataFrame:
-    if history is None:
-        return tables.empty("client_findings")
+def _clients(tables: Tables, asked: Asked) -> DataFrame:
+    found = tables.empty("client_findings")
+    if asked.history is None and asked.confirmed is None:
+        return found
     named = tables["events"].where("name is not null").groupBy("vhost", "name")
-    queues = called(tuple(row) for row in named.agg(F.max("sac")).collect())
-    single = [name for name, sac in queues.items() if sac]
-    ops = clients.read_history(tables.spark, str(history.absolute()))
-    seen = clients.provable(ops, clients.anomalies(ops, single))
-    return seen if queue is None else seen.where(F.col("queue").isin(list(queues)))
+    newest = F.max(F.struct("queue", "group", F.coalesce("sac", F.lit(False)).alias("sac")))
+    rows = named.agg(newest.alias("it")).collect()
+    queues = called((row.vhost, row.name, row.it) for row in rows)
+    if asked.history is not None:
+        single = [name for name, it in queues.items() if it.sac]
+        ops = clients.read_history(tables.spark, str(asked.history.absolute()))
+        seen = clients.provable(ops, clients.anomalies(ops, single))
+        found = found.unionByName(conformed(seen, "client_findings"))
+    if asked.confirmed is not None:
+        keys = {name: (it.group, it.queue) for name, it in queues.items()}
+        found = found.unionByName(receipts(tables, read_receipts(asked.confirmed), keys))
+    return found if asked.queue is None else found.where(F.col("queue").isin(list(queues)))
 
 
-def called(queues: Iterable[tuple[str, str, bool]]) -> dict[str, bool]:
-    """What clients call these queues, and whether they have a single active consumer: those of
-    vhost / by name, others by VHOST/NAME; by name alone where there is but one of that name.
+def called(queues: Iterable[tuple[str, str, Known]]) -> dict[str, Known]:
+    """By what clients call these queues, what is known of each: those of vhost / by name, others by
+    VHOST/NAME; by name alone where there is but one of that name.
     """
     queues = list(queues)
-    found = {f"{vhost}/{name}": bool(sac) for vhost, name, sac in queues}
-    found |= {name: bool(sac) for vhost, name, sac in queues if vhost == "/"}
+    found = {f"{vhost}/{name}": known for vhost, name, known in queues}
+    found |= {name: known for vhost, name, known in queues if vhost == "/"}
     count = Counter(name for _, name, _ in queues)
-    for _, name, sac in queues:
+    for _, name, known in queues:
         if count[name] == 1:
-            found.setdefault(name, bool(sac))
+            found.setdefault(name, known)
     return found
 
 
@@ -331,7 +351,10 @@ def _about(
         queue=asked.queue,
         since=stamp(asked.since_ns) if asked.since_ns else None,
         until=stamp(asked.until_ns) if asked.until_ns else None,
-        skipped={} if asked.history else dict.fromkeys(OF_CLIENTS, NO_HISTORY),
+        confirmed=None if asked.confirmed is None else str(asked.confirmed),
+        skipped=dict.fromkeys(OF_CLIENTS, NO_HISTORY)
+        if asked.history is None and asked.confirmed is None
+        else {},
     )
 
 

@@ -178,6 +178,7 @@ TABLES: Final[dict[str, str]] = {
     #   died       reason: rejected | expired | maxlen | delivery_limit; goes: on as a dead letter
     #   moved      a dead letter that was carried to another group
     #   purged, deleted      left with the others
+    #   withdrawn  taken out while it waited: cancelled, or moved to another queue
     #   active     the single active consumer from this token on; consumer null: nobody
     #   subscribed, consumer_ended (reason), queue_created, queue_deleted; no positions
     #   digest     reason: of the replayed state after this entry; no queue
@@ -203,7 +204,8 @@ TABLES: Final[dict[str, str]] = {
         " string, entries bigint, commands bigint, messages bigint, failed string"
     ),
     # --- messages
-    # outcome: settled | died (reason) | purged | deleted; when the log ends: ready | unsettled.
+    # outcome: settled | died (reason) | purged | withdrawn | deleted; when the log ends: ready |
+    # unsettled.
     # message: GROUP-ENTRY-OFFSET; only a dead letter has that of the message that it was. Counts
     # are of what the log shows; of a message that was there before, the first delivery may be
     # unknown.

@@ -12,6 +12,7 @@ from chaos.simulator.features import (
     DropHead,
     Exchanges,
     Feature,
+    Groups,
     Imports,
     Large,
     Policies,
@@ -35,6 +36,7 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "policies": Policies,
     "imports": Imports,
     "room": Room,
+    "groups": Groups,
     **{name: partial(Driven, workload=name) for name in (*DRIVEN, STREAMS)},
 }
 

@@ -132,6 +132,8 @@ class AmqpClient(ABC):
     """A simulated client process. `work` does on a channel whatever the client is for."""
 
     kind: str
+    #: Queues that go with its connection.
+    owns_queues = False
 
     def __init__(self, scene: Scene, name: str) -> None:
         self.scene = scene
@@ -205,7 +207,9 @@ class AmqpClient(ABC):
             watch = asyncio.ensure_future(self._watch(link, lost))
             if await channel.ask(commands.Channel.Open, commands.Channel.OpenOk) is not None:
                 await self.work(channel)
-            if not channel.over.is_set() and not self.finished and self.dice.random() < 0.7:
+            # What came to such a queue later than its channel closed goes with the connection.
+            ends = self.finished or (self.owns_queues and self.scene.stopping)
+            if not channel.over.is_set() and not ends and self.dice.random() < 0.7:
                 await channel.ask(commands.Channel.Close, commands.Channel.CloseOk)
                 self.count("AMQP channels closed")
             elif not channel.over.is_set():

@@ -20,7 +20,7 @@ from node.access.auth import User
 from node.access.permissions import Access
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import Delivery, Outgoing
-from node.dispatch.written import WrittenPiece, WrittenPieces
+from node.dispatch.progress import WrittenPiece, WrittenPieces
 from node.messages.amqp_errors import AmqpError, ConnectionError_
 from node.protocols.amqp import closing, writer
 from node.protocols.amqp.channel import PUBLISHES, Channel

@@ -62,6 +62,7 @@ class Owner(AmqpConsumer):
 
     kind = "amqp-owner"
     stays = True
+    owns_queues = True
 
     def __init__(self, scene: Scene, name: str, others: AmqpQueues) -> None:
         super().__init__(scene, name, "")

@@ -5,6 +5,7 @@ twice.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any
@@ -12,20 +13,30 @@ from typing import Any
 from chaos.history import OpType, delivery_value, settle_value
 from chaos.load.driver import id_of
 from chaos.simulator.channel import Closed
-from chaos.simulator.clients import Client, Connection, Scene, first_of
+from chaos.simulator.clients import Client, Connection, Scene, asked, first_of
 from cluster.machine.replies import UNKNOWN_DELIVERY
+from cluster.machine.runs import ranges_of
 from cluster.types import ConsumerKey
 from node.broker.bodies import head_of
 from node.dispatch.outgoing import (
     Delivery,
     Ended,
     Failure,
+    GetAnswer,
     MessageBatch,
     Moved,
     RequestAnswer,
     SubscribeAnswer,
 )
-from node.protocols.native.requests import Discard, Hello, Return, Settle, Subscribe
+from node.protocols.native.requests import (
+    Discard,
+    Get,
+    Hello,
+    Retime,
+    Return,
+    Settle,
+    Subscribe,
+)
 
 HeldKey = tuple[int, int]  # position, token
 
@@ -38,6 +49,11 @@ PAST = {
 
 #: What each may hold when the load is over, so that a long queue is drained in time.
 DRAIN_CREDIT = 500
+
+
+#: In so many of all runs messages are put aside, for at most so long.
+ASIDE_SHARE = 0.5
+ASIDE_MS_MAX = 5_000
 
 
 class Held(Enum):
@@ -65,6 +81,10 @@ class Consumer(Client):
         super().__init__(scene, name, queue)
         self.patient = patient  # discards nothing
         self.guarded = guarded  # writes to a store that checks tokens
+        seed = scene.cluster.plan.seed
+        self._aside: random.Random | None = None  # of consumers that put messages aside
+        if random.Random(f"aside/{seed}").random() < ASIDE_SHARE:
+            self._aside = random.Random(f"aside/{seed}/{name}")
         self._life = 0
         self._consumer: ConsumerKey | None = None
         self._held: dict[HeldKey, Held] = {}
@@ -229,7 +249,9 @@ class Consumer(Client):
             self._held[key] = Held.SENT
         value = settle_value(self.queue, int(consumer), token, [self._ids[key] for key in keys])
         op = self.scene.history.invoke(self.name, f, value, node=connection.node)
-        answer = await connection.answer(self._request(connection, consumer, keys, f))
+        aside = f == "return" and self._aside is not None and self._aside.random() < 0.5
+        request = self._request(connection, consumer, keys, f, aside=aside)
+        answer = await connection.answer(request)
         kind, extra = _ending(answer, len(keys))
         newer = any(self._newest.get(position, 0) > token for position, _ in keys)
         if kind == "ok" and (again or newer):
@@ -238,6 +260,10 @@ class Consumer(Client):
         self.scene.history.end(op, kind, extra)
         if isinstance(answer, RequestAnswer):
             self.scene.cluster.trace.count(PAST[f], len(keys))
+            if aside:
+                self.scene.cluster.trace.count("messages put aside", len(keys))
+                places = [position for position, _ in keys]
+                self.process.spawn(self._call_back(places), "call back")
         if kind == "refused" and extra["code"] == UNKNOWN_DELIVERY and len(keys) == 1:
             self._held.pop(keys[0], None)  # settled before, or returned long since
         elif isinstance(answer, RequestAnswer):
@@ -249,14 +275,76 @@ class Consumer(Client):
                     self._held[key] = Held.DONE
             self._again.set()
 
+    async def _call_back(self, positions: list[int]) -> None:
+        """What was put aside is fetched by its place, or is to be ready at once. If neither comes
+        to anything, it is ready when its time is up.
+        """
+        assert self._aside is not None
+        await asyncio.sleep(self._aside.uniform(0.0, 0.5))
+        ranges, count = ranges_of(sorted(positions)), self.scene.cluster.trace.count
+        if self.guarded or self._aside.random() < 0.5:  # a single active consumer fetches nothing
+            answer = await asked(self, Retime, self.queue, ranges, None, 0)
+            if isinstance(answer, RequestAnswer):
+                count("messages retimed", answer.value)
+            return
+        cluster = self.scene.cluster
+        channel = cluster.connect(self.process, self._aside.choice(cluster.nodes))
+        if channel is None:
+            return
+        # What is on its way back is lost with this connection, and returns with its session.
+        hello = Hello(None, 0, "simulated", "/", True)
+        connection = Connection(channel, channel.at, hello, lambda _frame: None)
+        if await connection.answer(connection.welcomed) is not None:
+            fields = (self.queue, len(positions), False, ranges)
+            answer = await connection.answer(connection.request(Get, *fields))
+            if isinstance(answer, GetAnswer):
+                for batch in answer.batches:
+                    count("messages fetched", len(batch.bodies))
+                    await self._finish_fetched(connection, answer.consumer, batch)
+        connection.close()
+
+    async def _finish_fetched(
+        self, connection: Connection, consumer: ConsumerKey, batch: MessageBatch
+    ) -> None:
+        ids, last = [id_of(head_of(body)) for body in batch.bodies], batch.first + len(batch.bodies)
+        fields = (self.queue, int(consumer), batch.token)
+        self.scene.history.saw(
+            self.name,
+            "deliver",
+            delivery_value(
+                *fields,
+                batch.first,
+                ids,
+                delivery_count=batch.delivery_count,
+                acquired_count=batch.acquired_count,
+            ),
+        )
+        value = settle_value(*fields, ids)
+        op = self.scene.history.invoke(self.name, "settle", value, node=connection.node)
+        ranges = [(batch.first, last - 1)]
+        request = connection.request(Settle, self.queue, consumer, ranges, batch.token)
+        answer = await connection.answer(request)
+        self.scene.history.end(op, *_ending(answer, len(ids)))
+        if isinstance(answer, RequestAnswer):
+            self.scene.cluster.trace.count(PAST["settle"], len(ids))
+
     def _request(
-        self, connection: Connection, consumer: ConsumerKey, keys: list[HeldKey], f: str
+        self,
+        connection: Connection,
+        consumer: ConsumerKey,
+        keys: list[HeldKey],
+        f: str,
+        *,
+        aside: bool,
     ) -> asyncio.Future[Any]:
-        ranges = _ranges([position for position, _ in keys])
+        ranges = ranges_of(sorted(position for position, _ in keys))
         token = max(token for _, token in keys)
         if f == "return":
             failed = self.dice.random() < 0.5
-            return connection.request(Return, self.queue, consumer, ranges, failed, None, token)
+            delay_ms = None
+            if aside and self._aside is not None:
+                delay_ms = self._aside.randint(500, ASIDE_MS_MAX)
+            return connection.request(Return, self.queue, consumer, ranges, failed, delay_ms, token)
         kind = Settle if f == "settle" else Discard
         return connection.request(kind, self.queue, consumer, ranges, token)
 
@@ -271,13 +359,3 @@ def _ending(answer: Any, asked: int) -> tuple[OpType, dict[str, Any]]:
             return "refused", {"code": "moved"}
         case _:
             return "unknown", {}
-
-
-def _ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for position in sorted(positions):
-        if ranges and ranges[-1][1] == position - 1:
-            ranges[-1] = (ranges[-1][0], position)
-        else:
-            ranges.append((position, position))
-    return ranges

@@ -15,7 +15,14 @@ from typing import Any, ClassVar
 
 from pamqp import commands
 
-from chaos.checker import Verdict, check_all, dead_letters, publisher_order, total_queue
+from chaos.checker import (
+    Verdict,
+    check_all,
+    dead_letters,
+    message_groups,
+    publisher_order,
+    total_queue,
+)
 from chaos.checker.deliveries import deliveries_by_message, published_keys
 from chaos.checker.verdict import Checker, judge
 from chaos.history import Op
@@ -42,6 +49,7 @@ from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_PRIORITY,
+    ROUTING_KEY,
     Bind,
     DeclareExchange,
     DeclareQueue,
@@ -53,6 +61,7 @@ from node.dispatch.outgoing import Failure, RequestAnswer
 from node.messages.message import where_of
 from node.protocols.amqp.events import Publish, publish_of
 from node.protocols.native.requests import Declare, Info, Purge
+from node.protocols.native.requests import Publish as NativePublish
 
 LIMITS: dict[str, Any] = {"x-delivery-limit": 1_000_000}
 #: How far the clocks of nodes are apart when nobody makes them jump, both ways, and a little.
@@ -603,6 +612,55 @@ ROOMS = (("room-1", "room-2"), ("room-3", "room-4"), ("room-5", "room-6"))
 ROOM_OF = {"room-1": 40, "room-2": 30, "room-3": 30, "room-4": 40, "room-5": 35, "room-6": 35}
 #: A command of a process that died may still be on its way for so long.
 ROOM_LATE_S = 5.0
+
+
+def key_of(message: str) -> str | None:
+    """A few keys, one of which is hot; every seventh message has none."""
+    number = int(message.rpartition(":")[2])
+    return f"k{min(number % 5, number % 3)}" if number % 7 else None
+
+
+class GroupedPublisher(Publisher):
+    """Gives its messages their keys, the same whenever they are sent again."""
+
+    def _send(self, connection: Connection, batch: Batch) -> asyncio.Future[Any]:
+        publisher, seqno = (self.name, batch.first) if self.named else (None, 0)
+        metas = [
+            {"key": key_of(f"{self.name}:{batch.first + nth}")} for nth in range(len(batch.bodies))
+        ]
+        return connection.request(
+            NativePublish, self.queue, publisher, seqno, batch.bodies, metas, None
+        )
+
+
+class Groups(Feature):
+    """Of each key one message is in flight, in order; what is returned waits a while, and its key
+    with it.
+    """
+
+    queues: ClassVar = {
+        "grouped": {
+            **LIMITS,
+            "x-group-key": ROUTING_KEY,
+            "x-delayed-retry-type": "failed",
+            "x-delayed-retry-min": 20,
+            "x-delayed-retry-max": 200,
+        }
+    }
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        for name, named in (("f-grouped", True), ("g-grouped", False)):
+            self.publishers.append(GroupedPublisher(scene, name, "grouped", named=named))
+        self._consumes("grouped")
+        self.consumers.append(Consumer(scene, "l-grouped", "grouped"))
+
+    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
+        checkers: dict[str, Checker] = {
+            "total-queue": total_queue,
+            "message-groups": message_groups(key_of),
+        }
+        return check_all(_of(ops, self.queues), checkers)
 
 
 class Room(Feature):

@@ -445,6 +445,8 @@ class SimLinks:
         if self._network.on_deliver is not None:
             self._network.on_deliver(peer, self.node, message, len(data))
         self._on_message(peer, message)
+        if self._unflushed:
+            self.flush()
 
     def lost(self, peer: NodeId, way: Way, down: Down) -> None:
         if self._up.get(peer) is way:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from chaos.load.all import WORKLOADS
+from chaos.load.all import LINKS, WORKLOADS
 from chaos.load.driver import PROTOCOLS
 from chaos.load.streams import NAME as STREAMS
 from cluster.types import NodeId
@@ -138,15 +138,19 @@ FEATURES_A_RUN_MAX = 4
 #: kept ones draw stays as it is.
 LARGE = "large"
 IMPORTS, ROOM = "imports", "room"
+#: Not among nodes of the release before, which have none.
+GROUPS = "groups"
+#: By the last digit of a seed from `FRESH_FROM` on.
+GROUPS_BY = (2, 3, 6, 8)
 #: Of streams, of which there are some in most runs.
 STREAMS_SHARE = 0.6
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
-DRIVEN = tuple(name for name in WORKLOADS if name != STREAMS)
+DRIVEN = tuple(name for name in WORKLOADS if name != STREAMS and name not in LINKS)
 #: With one group they would show less.
 OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
 #: Each once: the reports list them.
-ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, *DRIVEN, STREAMS)))
+ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, GROUPS, *DRIVEN, STREAMS)))
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 
@@ -265,6 +269,8 @@ def _features(seed: int) -> tuple[str, ...]:
         later.append(DRIVEN[seed // 10 % len(DRIVEN)])
     if seed >= FRESH_FROM and random.Random(f"streams/{seed}").random() < STREAMS_SHARE:
         later.append(STREAMS)
+    if seed >= FRESH_FROM and seed % 10 in GROUPS_BY and not _mixes_releases(seed):
+        later.append(GROUPS)
     return tuple(sorted({*drawn, *later}))
 
 

@@ -133,7 +133,9 @@ class SimBroker:
         self.backups = self.parts.backups
         self.sessions = self.parts.sessions
         self.transactions = self.parts.transactions
-        self._handlers = Handlers(self.parts.broker, self.parts.streams)
+        self._handlers = Handlers(
+            self.parts.broker, self.parts.streams, self.parts.publisher, self.parts.transactions
+        )
         self._amqp: AmqpServices
         self._nats: SimNats
 

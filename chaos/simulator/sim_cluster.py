@@ -27,7 +27,7 @@ from cluster.groups.group import Group, Role
 from cluster.log import LogOptions
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.raft.transport import APPENDED, INSTALL, VOTE, VOTED
+from cluster.raft.messages import APPENDED, INSTALL, VOTE, VOTED
 from cluster.types import GroupId, NodeId
 from node.node import WATCH_S
 from node.settings.sections import LimitSettings

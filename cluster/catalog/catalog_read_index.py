@@ -3,26 +3,33 @@
 Each node answers how far its copy is, once that is far enough: `[-1, "applied?", index]`, and
 `[-1, "applied", index]`. Each peer has one open request at most, for the highest index
 that anybody waits for when it is sent.
+
+A node without a link to us may still follow the leader of the catalog, and route by its copy. The
+leader has a link to all that follow it: `[-1, "everywhere?", index]` asks it to wait for them, and
+`[-1, "everywhere", index]` says that it did; 0: it does not lead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cluster.groups.group import Group
 from cluster.groups.proposals import guarded
 from cluster.peers.forwarding import NODE_LEVEL
 from cluster.peers.peer_rpc import Answers
-from cluster.peers.peers import Peers
+from cluster.peers.peers import Peers, PeerState
 from cluster.seams import Links
 from cluster.types import NodeId
 
 APPLIED_REQUEST = "applied?"
 APPLIED = "applied"
+EVERYWHERE_REQUEST = "everywhere?"
+EVERYWHERE = "everywhere"
+#: Stands for all nodes, as the leader of the catalog answers for them.
+ALL = NodeId("")
 #: A node that is up and has not caught up by then is stuck, and is not waited for.
 CATALOG_WAIT_S_MAX = 2.0
 #: After so long a node is asked that could not be, since its link was full.
@@ -69,8 +76,12 @@ class CatalogReadIndex:
         self._led_at = 0.0
         self._back = asyncio.Event()  # a peer is up again...
         self._ups = 0  # ...and how often one was
+        self._everywhere: set[asyncio.Task[None]] = set()  # those that we wait for as the leader
         #: For how long a node that is cut off may take its copy for that of the cluster.
         self.trust_s = CATALOG_WAIT_S_MAX
+        #: Of the catalog, as far as is known here.
+        self.leader: Callable[[], NodeId | None] = lambda: None
+        self.nodes: Callable[[], Iterable[NodeId]] = tuple
 
     # --- waiting
 
@@ -79,9 +90,9 @@ class CatalogReadIndex:
         return await self._wait([self._future(self._node, index)], seconds)
 
     async def applied_everywhere(self, index: int) -> None:
-        """As many nodes as can be had within the bound hold all up to `index`. A node whose link
-        was lost a moment ago may route by its copy as it is, until it notices; then it no more
-        does, and is not waited for.
+        """As many nodes as can be had within the bound hold all up to `index`. Nodes without a link
+        to us may route by their copies as they are while they hear a leader: the leader waits for
+        those that hear it, or all are given the time to notice that they are cut off.
         """
         time = asyncio.get_running_loop().time
         until = time() + max(CATALOG_WAIT_S_MAX, self.trust_s)
@@ -95,23 +106,45 @@ class CatalogReadIndex:
             waits_s = min(self._trusted_until(), until) - time()
             if waits_s <= 0:
                 return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._back.wait(), waits_s)
+            everywhere = self._future(ALL, index)
+            if everywhere is None:
+                return
+            back = asyncio.ensure_future(self._back.wait())
+            try:
+                await self._wait([back, everywhere], waits_s, at_once=True)
+            finally:
+                back.cancel()
+            if everywhere.done() and not everywhere.cancelled():
+                return
 
     def _trusted_until(self) -> float:
-        """When the last of those that are cut off knows that it is, from this node or with a leader
-        of before; in the past where each has had the time to see the last change before.
+        """When the last of those without a link to us has seen the last change or knows that it is
+        cut off: from this node if it leads, else from whichever leads, or with a leader of before.
+        In the past where each has had the time.
         """
-        states = self._peers.states.values()
-        lost = [max(s.since, self._led_at) for s in states if not s.up and not s.gone]
-        recent = [since for since in lost if self._changed_at > since - CATALOG_WAIT_S_MAX]
+        states, leads = self._peers.states, self.leader() == self._node
+        lost = [node for node in {*states, *self.nodes()} if not self._peers.is_up(node)]
+        unheard = PeerState(up=False, incarnation=0)
+        found = [states.get(node, unheard) for node in lost]
+        since = [max(each.since, self._led_at) for each in found if not each.gone]
+        if lost and not leads:
+            since.append(max(self._changed_at, self._led_at))
+        recent = [each for each in since if self._changed_at > each - CATALOG_WAIT_S_MAX]
         return max(recent, default=-math.inf) + self.trust_s
 
-    async def _wait(self, futures: list[asyncio.Future[None] | None], seconds: float) -> bool:
+    async def _wait(
+        self,
+        futures: Sequence[asyncio.Future[Any] | None],
+        seconds: float,
+        *,
+        at_once: bool = False,
+    ) -> bool:
+        """For all of them, or with `at_once` for the first."""
         waiting = [future for future in futures if future is not None]
         if not waiting:
             return True
-        _, late = await asyncio.wait(waiting, timeout=seconds)
+        when = asyncio.FIRST_COMPLETED if at_once else asyncio.ALL_COMPLETED
+        _, late = await asyncio.wait(waiting, timeout=seconds, return_when=when)
         for future in late:
             future.cancel()
         if late:
@@ -133,10 +166,18 @@ class CatalogReadIndex:
         wanted = self._wanted.get(node, 0)
         if node in self._requested or wanted <= self._applied.get(node, 0):
             return
-        if self._links.send(node, [NODE_LEVEL, APPLIED_REQUEST, wanted]):
+        to, word = (node, APPLIED_REQUEST) if node != ALL else (self.leader(), EVERYWHERE_REQUEST)
+        if to == self._node:
+            return
+        if to is not None and self._links.send(to, [NODE_LEVEL, word, wanted]):
             self._requested[node] = wanted
             self._links.flush()
-        elif node not in self._crowded:  # the link is full
+        else:
+            self._request_soon(node)
+
+    def _request_soon(self, node: NodeId) -> None:
+        """The link is full, or nobody leads."""
+        if node not in self._crowded:
             self._crowded.add(node)
             asyncio.get_running_loop().call_later(RETRY_S, self._request_again, node)
 
@@ -154,6 +195,10 @@ class CatalogReadIndex:
                 future.set_result(None)
         if left:
             self._waiting[node] = left
+
+    def stop(self) -> None:
+        for task in self._everywhere:
+            task.cancel()
 
     # --- what happens
 
@@ -183,6 +228,9 @@ class CatalogReadIndex:
         for known in (self._applied, self._requested, self._requests):
             known.pop(peer, None)
         self._release(peer, self._wanted.pop(peer, 0))
+        self._requested.pop(ALL, None)  # perhaps it was asked
+        if self._waiting.get(ALL):
+            self._request_soon(ALL)
 
     def on_message(self, peer: NodeId, message: list[Any]) -> None:
         match message:
@@ -195,8 +243,25 @@ class CatalogReadIndex:
                 self._requested.pop(peer, None)
                 self._release(peer, index)
                 self._request(peer)
+            case [_, "everywhere?", int(index)]:
+                task = asyncio.create_task(self._answer_for_all(peer, index), name="everywhere")
+                self._everywhere.add(task)
+                task.add_done_callback(self._everywhere.discard)
+            case [_, "everywhere", int(index)]:
+                self._applied[ALL] = max(index, self._applied.get(ALL, 0))
+                self._requested.pop(ALL, None)
+                self._release(ALL, index)
+                if self._waiting.get(ALL):
+                    self._request_soon(ALL)
             case _:
                 pass
+
+    async def _answer_for_all(self, peer: NodeId, index: int) -> None:
+        leads = self.leader() == self._node
+        if leads:
+            await self.applied_everywhere(index)
+        everywhere = [NODE_LEVEL, EVERYWHERE, index if leads else 0]
+        self._answers.send(peer, everywhere, dropped=everywhere)
 
     def _answer(self, peer: NodeId) -> None:
         del self._requests[peer]

@@ -31,6 +31,7 @@ def status_of(cluster: Overview, *, digests: bool = False) -> dict[str, Any]:
     for _, group in sorted(cluster.groups.items()):
         row = {
             **group.status(),
+            "machine": group.machine.overview(),
             "leader": cluster.leader_of(group.id),
             "wanted": cluster.copies_wanted(group.id),
         }
@@ -55,5 +56,5 @@ def status_of(cluster: Overview, *, digests: bool = False) -> dict[str, Any]:
         "moving": [each.name for each in catalog.groups() if set(each.held) != set(each.members)],
         "clock": {**cluster.time.status(), "alarms": cluster.time.alarms()},
         "groups": groups,
-        "transient": None if own is None else own.status(),
+        "transient": None if own is None else {**own.status(), "machine": own.machine.overview()},
     }

@@ -34,7 +34,7 @@ from cluster.machine.commands import (
     UpdateQueue,
 )
 from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
-from cluster.peers.retries import PATIENCE_S, Retries
+from cluster.peers.forwarding import PATIENCE_S, Retries
 from cluster.types import CATALOG_GROUP, NodeId
 
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
@@ -255,7 +255,14 @@ class QueueNames:
     # --- removing
 
     async def remove(
-        self, vhost: str, name: str, *, if_unused: bool, if_empty: bool, owner: str | None = None
+        self,
+        vhost: str,
+        name: str,
+        *,
+        if_unused: bool,
+        if_empty: bool,
+        if_settled: bool,
+        owner: str | None = None,
     ) -> Outcome:
         """Conditions are judged in the queue's group, then the name is dropped from the catalog.
         `owner`: by now the name may be that of another queue, which stays.
@@ -265,7 +272,7 @@ class QueueNames:
             return info
         if owner is not None and info.owner != owner:
             return Outcome("ok", Ok(0))
-        delete = DeleteQueue(info.queue, if_unused, if_empty)
+        delete = DeleteQueue(info.queue, if_unused, if_empty, if_settled)
         outcome = await self._ask_home(info, delete)
         if outcome is None:
             outcome = Outcome("ok", Ok(0))  # it ended with its node

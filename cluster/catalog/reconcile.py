@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cluster.machine import QueueMachine
+from cluster.machine.arguments import SHARD_OF, SPLIT_QUEUE
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo, QueueInfo
 from cluster.machine.commands import (
@@ -78,12 +80,33 @@ def commands_for(
         declared = catalog.config_of(queue)
         assert declared is not None, "every queue of the catalog has settings"
         if kind is None:
-            commands.append(create_command(catalog, info, declared))
+            if not _is_leaving(catalog, info):
+                commands.append(create_command(catalog, info, declared))
             continue
         config = effective_config(catalog, info, declared)
-        if kind.identity.config is not config and kind.identity.config != config:
+        made = kind.identity.config
+        if made is config:
+            continue
+        if made.group_key != config.group_key:
+            # It stays as it was made, before there were any, when such an argument said nothing.
+            config = replace(config, group_key=made.group_key)
+        if made != config:
             commands.append(UpdateQueue(queue, config))
     return commands
+
+
+def _is_leaving(catalog: CatalogMachine, info: QueueInfo) -> bool:
+    """A shard of a queue that is joined again: made anew when it was removed from its group, and
+    not from the catalog yet, it would take messages that are lost with it.
+    """
+    whole: Any = info.arguments.get(SHARD_OF)
+    if type(whole) is not str:
+        return False
+    match catalog.entry("parameters", (SPLIT_QUEUE, info.vhost, whole)):
+        case {"value": {"shards": [*names], "joining": True}}:
+            return info.name in names
+        case _:
+            return False
 
 
 def liveness_commands(

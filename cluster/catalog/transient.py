@@ -56,9 +56,6 @@ class TransientGroups:
         if self.own is not None:
             self.own.stop()
 
-    def get(self, group: GroupId) -> LocalGroup | None:
-        return self.own if self.own is not None and self.own.id == group else None
-
     def leader_of(self, group: GroupId, catalog: CatalogMachine) -> NodeId | None:
         """The node itself, while it is up."""
         node = self._nodes.get(group)

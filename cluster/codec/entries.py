@@ -30,7 +30,13 @@ from typing import Any, Literal, NewType, TypeVar, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.machine import commands, replies
-from cluster.machine.arguments import SLO_OLDEST_AGE, SLO_SINCE, STREAM_CONFIG
+from cluster.machine.arguments import (
+    GROUP_KEY,
+    GROUP_KEY_SINCE,
+    SLO_OLDEST_AGE,
+    SLO_SINCE,
+    STREAM_CONFIG,
+)
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.commands import (
     BodyPart,
@@ -53,12 +59,15 @@ Convert = Callable[[Any], Any]
 Kinds = frozenset[type] | None
 
 
-def _reasons(value: Any) -> tuple[tuple[int, str], ...]:
-    result = tuple([(sequence, reason) for sequence, reason in value])
-    for sequence, reason in result:
-        if type(sequence) is not int or type(reason) is not str:
-            raise TypeError(f"{sequence!r} and {reason!r} are no sequence and its reason")
-    return result
+def _rows(*kinds: type[Any]) -> Callable[[Any], tuple[tuple[Any, ...], ...]]:
+    def load(value: Any) -> tuple[tuple[Any, ...], ...]:
+        result: tuple[tuple[Any, ...], ...] = tuple([tuple(row) for row in value])
+        for row in result:
+            if tuple(map(type, row)) != kinds:
+                raise TypeError(f"{row!r} is not of {[kind.__name__ for kind in kinds]}")
+        return result
+
+    return load
 
 
 def pairs(value: Any) -> tuple[tuple[int, int], ...]:
@@ -220,6 +229,10 @@ REASONS_SINCE = 5
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
 SURGERY_SINCE = 5
+#: Since this one a queue may be deleted only when its consumers have settled all of it.
+SETTLED_SINCE = 5
+#: Consumers and ids of a stream's backup.
+RESTORES_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -254,6 +267,10 @@ def _triples(packed: Any) -> tuple[tuple[int, int, int], ...]:
     return found
 
 
+def _triple(packed: Any) -> tuple[int, int, int]:
+    return _triples([packed])[0]
+
+
 def _integers(packed: Any) -> tuple[int, ...]:
     found = tuple(packed)
     if not all(type(number) is int for number in found):
@@ -275,7 +292,12 @@ def _load_handed(packed: Any) -> tuple[HandedTo, ...] | None:
 
 #: New settings of queues go into `fields_since` with the machine version that brought them.
 _CONFIG = Layout(
-    QueueConfig, fields_since={"stream": STREAMS_SINCE, "slo_oldest_age_ms": SLO_SINCE}
+    QueueConfig,
+    fields_since={
+        "stream": STREAMS_SINCE,
+        "slo_oldest_age_ms": SLO_SINCE,
+        "group_key": GROUP_KEY_SINCE,
+    },
 )
 _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
@@ -334,7 +356,7 @@ _STEPS_DUMP = {"steps": _dump_steps}
 _COMMANDS: dict[int, Layout] = {
     1: Layout(commands.CreateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
     2: Layout(commands.UpdateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
-    3: Layout(commands.DeleteQueue),
+    3: Layout(commands.DeleteQueue, fields_since={"if_settled": SETTLED_SINCE}),
     4: Layout(commands.OpenSession),
     5: Layout(commands.DetachSession, load=_HANDED, fields_since={"handed": 2}),
     6: Layout(commands.CloseSession, load=_HANDED, fields_since={"handed": 2}),
@@ -352,7 +374,7 @@ _COMMANDS: dict[int, Layout] = {
     14: Layout(commands.Return, load=_RANGES, fields_since={"unsent": 2}),
     15: Layout(commands.Discard, load=_RANGES),
     16: Layout(commands.Extend, load=_RANGES),
-    17: Layout(commands.Get),
+    17: Layout(commands.Get, load={"positions": pairs}, fields_since={"positions": SURGERY_SINCE}),
     18: Layout(
         commands.Purge,
         fields_since=dict.fromkeys(("subject", "below", "keep"), STREAMS_SINCE),
@@ -375,7 +397,7 @@ _COMMANDS: dict[int, Layout] = {
             "again": pairs,
             "working": _integers,
             "never": _integers,
-            "reasons": _reasons,
+            "reasons": _rows(int, str),
         },
         since=STREAMS_SINCE,
         fields_since={"reasons": REASONS_SINCE},
@@ -390,6 +412,18 @@ _COMMANDS: dict[int, Layout] = {
     35: Layout(commands.Reserve, load={"wants": _triples}, since=3),
     36: Layout(commands.Withdraw, load=_RANGES, since=SURGERY_SINCE),
     37: Layout(commands.Retime, load=_RANGES, since=SURGERY_SINCE),
+    38: Layout(
+        commands.RestoreConsumer,
+        load={
+            "delivered": _triple,
+            "floor": _triple,
+            "held": _rows(int, int, int, int),
+            "picked": pairs,
+            "exhausted": pairs,
+        },
+        since=RESTORES_SINCE,
+    ),
+    39: Layout(commands.RestoreIds, load={"ids": _rows(str, int, int)}, since=RESTORES_SINCE),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),
@@ -504,6 +538,8 @@ def _needed_within(command: Command) -> int:
             version = _COMMANDS[_COMMAND_TAGS[type(command)]].since
             if SLO_OLDEST_AGE in command.arguments:
                 version = max(version, SLO_SINCE)
+            if GROUP_KEY in command.arguments:
+                version = max(version, GROUP_KEY_SINCE)
             given = command.arguments.get(STREAM_CONFIG)
             return max(version, _newest_of(given, STREAM_FIELDS_SINCE))
         case commands.PutEntry():

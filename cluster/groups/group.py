@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, Protocol
@@ -17,23 +18,25 @@ import structlog
 from cluster.agreed_time import AgreedTime, LogTime
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
-from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_options import GroupOptions
-from cluster.groups.outcome import Done, Outcome, outcome_of, refused, too_new, unknown
+from cluster.groups.outcome import Done, Outcome, called_back, refused, too_new, unknown
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
+    KINDS_OF_RAFT,
     SKIPPED_BYTES_MAX,
     Applying,
     EntryBatch,
+    OnArrival,
     Proposals,
     brings_bytes,
     guarded,
+    report_bug,
     too_large,
     weigh,
 )
 from cluster.groups.snapshotting import Snapshots
-from cluster.log import KIND_DIGEST, KIND_ROLE, KIND_SKIPPED, MEMBERSHIP, SnapshotRefused
+from cluster.log import KIND_DIGEST, KIND_ROLE, KIND_SKIPPED, SnapshotRefused
 from cluster.machine.commands import Barrier, Command, Tick, UpgradeMachine
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
@@ -42,7 +45,7 @@ from cluster.raft.configuration import Configuration, split
 from cluster.raft.drive_loop import Ready
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member import Member, Role
-from cluster.raft.pysyncobj_core import NO_OP, REGULAR
+from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.snapshots import Incoming
 from cluster.seams import Clock, Links
 from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
@@ -67,7 +70,6 @@ ROOMY_BYTES = 1 << 60
 
 #: A digest of the state is noted every so many entries, at the same indexes on every replica.
 DIGEST_ENTRIES = 1_000
-KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
 
 OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
@@ -116,11 +118,11 @@ class Group:
         self.on_next: list[Callable[[], object]] = []
         #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
-        #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the time of
-        #: an entry from its first proposal here until it was applied.
+        #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the seconds
+        #: of each entry from its first proposal here until it was applied.
         self.wake: Callable[[], None] = lambda: None
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
-        self.on_commit: Callable[[float], None] | None = None
+        self.commits = deque[float](maxlen=1)
         #: Set by the cluster node: the machine version that every member can run.
         self.version_of_members: Callable[[], int] = lambda: 1
         #: Set by the cluster node: see `Host.let_in`.
@@ -131,6 +133,7 @@ class Group:
         #: Set by the cluster node: bytes that the log may grow by before only its reserve is left.
         self.room_bytes: Callable[[], int] = lambda: ROOMY_BYTES
         self.failed: str | None = None
+        self.role = Role.FOLLOWER
         #: Index, own digest and the leader's of the last comparison, when they differed.
         self.diverged: tuple[int, bytes, bytes] | None = None
         self.commit_s = 0.0  # what the last entry took that was proposed here, until it was applied
@@ -146,13 +149,24 @@ class Group:
         self._time = LogTime(clock, agreed_time)
         self._applying = Applying(machine, journal, self._proposals, self._time, self._spawn_read)
         self._applying.on_skipped = self._skipped
-        self._ready = False  # leads, and its machine holds all that was committed before
+        #: Body and meta of each message; empty when they are settled and gone, None when they are
+        #: not in memory: then `fetch` brings them.
+        self.read_bodies = self._applying.read_bodies
+        #: Of an entry whose bodies were just read: since its leader proposed it.
+        self.age_s = self._applying.age_s
+        #: Leads, and the machine holds everything that was ever confirmed.
+        self.ready = False
         self._stopping = False
         self._installing = False
+        self._stepping = False  # since the last step what it wrote was not synced
         self._tick_index = 0  # entry of the Tick that is on its way
         #: When the machine waits for a tick, as of an applied entry: it changes by nothing else.
         self._due_ms: int | None = None
         self._due_at = -1
+        #: By the monotonic clock, when it is to be looked whether it is so late; and for what time
+        #: of the log that was worked out. Clocks jump, so it is never far.
+        self._tick_at = math.inf
+        self._planned_ms: int | None = None
         #: As the leader: the machine version under which the next entry will be applied.
         self._writes = machine.version
         self.member = Member(
@@ -194,15 +208,6 @@ class Group:
     def configured_at(self) -> int:
         """Index of the entry that says so."""
         return self.member.configurations.index
-
-    @property
-    def role(self) -> Role:
-        return Role.FOLLOWER if self.failed is not None else self.member.role
-
-    @property
-    def ready(self) -> bool:
-        """Leads, and the machine holds everything that was ever confirmed."""
-        return self._ready
 
     @property
     def leader(self) -> NodeId | None:
@@ -262,8 +267,8 @@ class Group:
         return self.member.replication.heard_s(self._clock.monotonic_ns() / 1e9)
 
     def status(self) -> dict[str, Any]:
-        """For people and tests. Indexes are of the group's log; `lag` counts entries, and only a
-        leader knows it.
+        """For people and tests, at the same cost however many queues there are. Indexes are of the
+        group's log; `lag` counts entries, and only a leader knows it.
         """
         return {
             "id": self.id,
@@ -285,7 +290,6 @@ class Group:
             "machine_version": self.machine.version,
             "needs_version": None if self.needs_newer is None else self.needs_newer.needed,
             "pending_bytes": self.pending_bytes,
-            "machine": self.machine.overview(),
         }
 
     # --- proposing
@@ -308,15 +312,18 @@ class Group:
             return too_large(weight)
         if pending and pending + weight > self.options.propose_bytes_max:
             return refused("overloaded", f"{pending} bytes wait to be applied; try again later")
-        needs_room = weight > COMMAND_OVERHEAD_BYTES and brings_bytes(command)
-        if needs_room and pending + weight > self.room_bytes() // ROOM_PARTS:
+        if (
+            weight > COMMAND_OVERHEAD_BYTES
+            and pending + weight > self.room_bytes() // ROOM_PARTS
+            and brings_bytes(command)
+        ):
             return refused("disk_full", "the disk of this node is nearly full: consume first")
         needed = version_needed(command)
         return self._too_new(needed) if needed > self._writes else None
 
     def _too_new(self, needed: int) -> Outcome:
         """A member may be of a release that does not know the command."""
-        if not self._ready:  # it leads since a moment ago, and its machine may rise yet
+        if not self.ready:  # it leads since a moment ago, and its machine may rise yet
             return refused("no_leader", f"group {self.name} has a new leader: try again")
         return too_new(needed, self._writes)
 
@@ -333,7 +340,7 @@ class Group:
 
     async def ask(self, command: Command) -> Outcome:
         """Propose and wait for the outcome."""
-        return await outcome_of(lambda done: self.propose(command, done))
+        return await called_back(lambda done: self.propose(command, done))
 
     async def barrier(self) -> Outcome:
         """Once ok, everything confirmed before is in this machine: reads are linearizable."""
@@ -347,15 +354,23 @@ class Group:
         if self.member.configurations.forced is None:
             self.member.votes_suspended = True
 
-    def transfer(self, to: NodeId | None) -> None:
-        """Hand leadership to `to`, or whoever is closest; until then proposals are refused."""
-        if self.member.transfer(to):
+    def transfer(self, to: NodeId | None) -> bool:
+        """Hand leadership to `to`, or whoever is closest; until then proposals are refused. False:
+        there is nobody to take it.
+        """
+        begun = self.member.transfer(to)
+        if begun:
             self.wake()
+        return begun
+
+    @property
+    def transferring(self) -> bool:
+        return self.member.leads and self.member.replication.transferring
 
     @property
     def may_change_members(self) -> bool:
         """Leads, and what says who the members are is committed."""
-        return self._ready and self.member.accepts and self.member.may_change()
+        return self.ready and self.member.accepts and self.member.may_change()
 
     def change_members(self, configuration: Configuration) -> None:
         self.member.change(configuration)
@@ -382,19 +397,26 @@ class Group:
         """True: it waits for a step. A leader takes a plain acknowledgement at once, unless
         something waits that came before it: it commits with it what its own disk already has,
         applies that and calls back. It writes nothing to disk and sends nothing to other nodes
-        that promises anything about it.
+        that promises anything about it. A follower answers a heartbeat that brings nothing at once,
+        unless a step has yet to be synced.
         """
         if self.failed is not None:
             return False
         member = self.member
         # When its own disk counts for nothing any more, the next step ends its leadership.
         able = member.leads and not (self._installing or member.votes_suspended)
+        now = self._clock.monotonic_ns() / 1e9
+        if not (able or self._inbox or self._installing or self._stepping) and (
+            member.is_plain_heartbeat(sender, message)
+        ):
+            member.acknowledge_heartbeat(sender, now)
+            self._applied_more(now)
+            return self.due <= now
         if not able or self._inbox or not member.is_plain_answer(message):
             self._inbox.append((sender, message, False))
             return True
-        now = self._clock.monotonic_ns() / 1e9
-        member.take_ack(sender, message, now)
-        self._applied_more(now)
+        if member.take_ack(sender, message, now):
+            self._applied_more(now)
         return self.due <= now or member.replication.has_more_for(sender)
 
     def peer_up(self, peer: NodeId) -> None:
@@ -412,6 +434,7 @@ class Group:
     def step(self, now: float) -> Ready:
         """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
         self.due = math.inf  # until `after`
+        self._stepping = True
         if self._installing or self.failed is not None:
             return ()
         member = self.member
@@ -422,7 +445,7 @@ class Group:
                 member.receive(peer, message)
                 if self._installing:
                     self._inbox = inbox[position + 1 :]  # for after the install
-                    return member.transport.take_late()
+                    return member.take_late()
             elif message is None:
                 member.link_down(peer, closed=closed)
             else:
@@ -430,26 +453,34 @@ class Group:
         member.tick(now)
         proposals = self._proposals
         if member.leads:
-            member.apply()
-            if not self._ready:
+            if member.applied_index < member.commit_index:
+                member.apply()
+            if not self.ready:
                 self._become_ready()
             if proposals.answered:
                 proposals.call_back(self.name)
-            self._propose_tick()
+            # Tell the machine that time has passed, when something in it waits for that.
+            if now >= self._tick_at:
+                due_ms = self._next_tick_ms()
+                if due_ms is not None and due_ms <= self._time.now_ms():
+                    proposals.add(Tick(), None, 0)
+                    self._tick_index = self.last_index + 1
         if proposals.waiting and not self.held:
             self._append_proposals()
-        member.flush(now)
+        if member.leads:
+            member.replication.flush(now)  # what followers lack
         if proposals.in_doubt:
             self._expire(now)
         if proposals.answered:
             proposals.call_back(self.name)
-        return member.transport.take_late()
+        return member.take_late() if member.late else ()
 
     def after(self, now: float) -> None:
         """What the last step wrote is on disk, and what it returned has left. A leader whose own
         disk was the last of a majority commits; a follower applies only here, so that its
         acknowledgement does not wait for that.
         """
+        self._stepping = False
         member = self.member
         if self._installing or self.failed is not None:
             self.due = now + WAIT_S if self.failed is None else math.inf
@@ -462,35 +493,43 @@ class Group:
 
     def _applied_more(self, now: float) -> None:
         proposals = self._proposals
-        if not self._ready and self.member.leads:
+        if not self.ready and self.member.leads:
             self._become_ready()
         if proposals.answered:
             proposals.call_back(self.name)
-        if self._snapshots.due and self._may_take_snapshot and self.spawn is not None:
-            self.spawn(self._snapshots.take(self._sound_index))
-        self.due = min(self.member.due(), self._looks_again(now))
-
-    def _looks_again(self, now: float) -> float:
-        """When there may be something to do that neither a message nor Raft's timers bring."""
-        if self._proposals.waiting or self._proposals.in_doubt:
-            return now + WAIT_S
+        snapshots = self._snapshots
+        if (
+            (snapshots.entries_left <= 0 or snapshots.bytes_left <= 0)
+            and not snapshots.saving
+            and self._may_take_snapshot
+            and self.spawn is not None
+        ):
+            self.spawn(snapshots.take(self._sound_index))
+        # There may be something to do that neither a message nor Raft's timers bring.
         due_ms = self._next_tick_ms()
         if due_ms is None:
-            return now + TICK_S_MAX
-        return now + max(0.0, min((due_ms - self._time.now_ms()) / 1000, TICK_S_MAX))
+            self._tick_at = math.inf
+        elif due_ms != self._planned_ms or now >= self._tick_at:
+            wait_s = (due_ms - self._time.now_ms()) / 1000
+            self._tick_at = now + max(0.0, min(wait_s, TICK_S_MAX))
+        self._planned_ms = due_ms
+        waits = proposals.waiting or proposals.in_doubt
+        at = now + WAIT_S if waits else min(self._tick_at, now + TICK_S_MAX)
+        self.due = min(self.member.due(), at)
 
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""
         self.failed = f"{type(error).__name__}: {error}"
         self._inbox.clear()
-        self._ready = False
+        self.ready = False
+        self.role = Role.FOLLOWER
         log.error("group_failed", group=self.name, node=self.node, exc_info=error)
         self._end_proposals("this copy stopped because of a bug")
 
     def _become_ready(self) -> None:
         noop = self.member.noop_index
-        if not self._ready and noop is not None and self.applied_index >= noop:
-            self._ready = True
+        if not self.ready and noop is not None and self.applied_index >= noop:
+            self.ready = True
             self._tick_index = 0  # one of an earlier leadership may never come
             self._writes = self.machine.version
             self._applying.keep(True)
@@ -503,7 +542,7 @@ class Group:
         The entry that raises it is written under the new version itself, and so is all behind it:
         who cannot run that stops before it.
         """
-        if not self._ready or not self.member.accepts or self._writes >= self.machine.newest:
+        if not self.ready or not self.member.accepts or self._writes >= self.machine.newest:
             return
         version = min(self.version_of_members(), self.machine.newest)
         if version > self._writes and not self._stopping:
@@ -543,18 +582,11 @@ class Group:
         """
         member = self.member
         applied = member.applied_index
-        if not self._ready or not member.accepts or self._tick_index > applied:
+        if not self.ready or not member.accepts or self._tick_index > applied:
             return None
         if self._due_at != applied:
             self._due_at, self._due_ms = applied, self.machine.next_due_ms()
         return self._due_ms
-
-    def _propose_tick(self) -> None:
-        """Tell the machine that time has passed, when something in it waits for that."""
-        due_ms = self._next_tick_ms()
-        if due_ms is not None and due_ms <= self._time.now_ms():
-            self._proposals.add(Tick(), None, 0)
-            self._tick_index = self.last_index + 1
 
     # --- calling back
 
@@ -569,6 +601,8 @@ class Group:
     # --- what the member asks of its host
 
     def role_changed(self, role: Role, term: int) -> None:
+        if self.failed is None:
+            self.role = role
         fields = [role.name.lower(), self.leader]
         if role is Role.CANDIDATE and self.member.elections.asked_by is not None:
             fields.append(self.member.elections.asked_by)
@@ -576,24 +610,25 @@ class Group:
         log.info("role_changed", group=self.name, node=self.node, role=role.name, term=term)
         if role is Role.LEADER:
             return
-        self._ready = False
+        self.ready = False
         self._applying.keep(False)
         self._proposals.doubt(self.member.now + self.options.election_max_ms / 1000)
         self._proposals.refuse_all(self._not_now())
         self._report_role(role)
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
+        """See `Host.apply_entry`."""
         dones, since_ns = self._proposals.applied(index, term, self._overwritten)
         # A new leader owes all of it again once it is up to date: its listeners ask on_leader().
-        handler_due = self.on_applied and (self._ready or not self.member.leads)
+        handler_due = self.on_applied and (self.ready or not self.member.leads)
         self._applying.apply(
             command, (index, term), dones, self._report_effects if handler_due else None
         )
-        self._snapshots.applied(len(command))
+        self._snapshots.entries_left -= 1
+        self._snapshots.bytes_left -= len(command)
         if since_ns:
             self.commit_s = (self._clock.monotonic_ns() - since_ns) / 1e9
-            if self.on_commit is not None:
-                self.on_commit(self.commit_s)
+            self.commits.append(self.commit_s)
         if self.on_next:
             self.call_next()
         if index % DIGEST_ENTRIES == 0:
@@ -637,7 +672,10 @@ class Group:
 
     def _report_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
         for listener in self.on_applied:
-            guarded(self.name, listener, self, stamp, effects)
+            try:
+                listener(self, stamp, effects)
+            except Exception as error:  # noqa: BLE001 -- a listener's bug is its own
+                report_bug(self.name, listener, error)
 
     def beyond(self, command: bytes) -> NeedsNewer | None:
         """Why an entry must not be taken here: a later release wrote it."""
@@ -657,12 +695,6 @@ class Group:
         else:
             log.error("group_poisoned", **where, exc_info=error)
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
-
-    def read_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]] | None:
-        """Body and meta of each message; empty when they are settled and gone, None when they are
-        not in memory: then `fetch` brings them.
-        """
-        return self._applying.read_bodies(ref)
 
     def fetch(self, first: int, last: int, done: OnArrival) -> None:
         """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
@@ -687,10 +719,6 @@ class Group:
     def _spawn_read(self, read: Coroutine[Any, Any, None]) -> None:
         assert self.spawn is not None, "a read needs a drive loop"
         self.spawn(read)
-
-    def age_s(self, index: int) -> float | None:
-        """Of an entry whose bodies were just read: since its leader proposed it."""
-        return self._applying.age_s(index)
 
     def read_command(self, index: int, ordinal: int) -> AnyCommand | None:
         return self._applying.read_command(index, ordinal)

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, cast
 
 import structlog
 
-from cluster.agreed_time import AgreedTime, LogTime
+from cluster.agreed_time import DOUBT_S, AgreedTime, LogTime
 from cluster.codec.entries import AnyCommand, Entry, encode_command
-from cluster.groups.cold_reads import OnArrival
-from cluster.groups.entry_cache import CachedEntry
-from cluster.groups.outcome import Done, Outcome, outcome_of, refused, unknown
+from cluster.groups.outcome import Done, Outcome, called_back, refused, unknown
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
     SKIPPED_BYTES_MAX,
+    CachedEntry,
+    OnArrival,
     Proposals,
     brings_bytes,
     guarded,
@@ -49,8 +49,6 @@ LOOK_S_MIN = 0.1
 LOOK_S_EACH = 0.000_01
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 1.0
-#: While it is in doubt what time it is, it is asked again after this.
-DOUBT_S = 0.05
 #: The state is kept, to go back to, no more often than after so many commands...
 CHECKPOINT_COMMANDS = 256
 #: ...than for this part of the time, and no less often than after so many bytes.
@@ -143,7 +141,6 @@ class LocalGroup:
             "poisoned": self.poisoned,
             "skipped": self.skipped,
             "pending_bytes": self.pending_bytes,
-            "machine": self.machine.overview(),
         }
 
     # --- proposing
@@ -182,7 +179,7 @@ class LocalGroup:
 
     async def ask(self, command: Command) -> Outcome:
         """Propose and wait for the outcome."""
-        return await outcome_of(lambda done: self.propose(command, done))
+        return await called_back(lambda done: self.propose(command, done))
 
     def stop(self) -> None:
         """No more proposals, no more time: its queues are over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -15,6 +15,8 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.types import NodeId, Stamp
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,13 @@ def too_new(needed: int, version: int) -> Outcome:
     )
 
 
-async def outcome_of(propose: Callable[[Done], None]) -> Outcome:
-    """Propose, and wait for what is told."""
-    future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+async def called_back(start: Callable[[Callable[[T], None]], None]) -> T:
+    """Start what takes a callback, and wait for what that is given."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def done(outcome: Outcome) -> None:
-        if not future.done():
-            future.set_result(outcome)
+    def done(result: T) -> None:
+        if not future.done():  # or who waits was cancelled
+            future.set_result(result)
 
-    propose(done)
+    start(done)
     return await future

@@ -1,5 +1,5 @@
-"""Commands on their way into a group's log, through its machine once they are committed, and who
-waits for what became of them.
+"""Commands on their way into a group's log, through its machine once they are committed, who waits
+for what became of them, and what is kept of them in memory.
 
 What is proposed until the next step becomes entries of about 1 MiB (`ENTRY_BYTES_TARGET`), mostly
 one, so the batch grows with the disk's slowness and no timer is needed. Every proposal is answered
@@ -11,15 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
 
 from cluster.agreed_time import LogTime
-from cluster.codec.entries import AnyCommand, body_count, decode_entry, encode_command, part_of
-from cluster.groups.cold_reads import Arrived, ColdReads, OnArrival
-from cluster.groups.entry_cache import EntryCache
-from cluster.groups.outcome import Done, Outcome, refused, unknown
+from cluster.codec.entries import (
+    AnyCommand,
+    Entry,
+    body_count,
+    decode_entry,
+    encode_command,
+    messages_of,
+    part_of,
+)
+from cluster.groups.outcome import Done, Outcome, called_back, refused, unknown
+from cluster.log import MEMBERSHIP
 from cluster.machine.commands import (
     BodyPart,
     ChangeCatalog,
@@ -31,9 +39,10 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.replies import COMMAND_SKIPPED, Refused
+from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import split
 from cluster.raft.journal import RaftJournal
-from cluster.raft.pysyncobj_core import REGULAR
+from cluster.raft.pysyncobj_core import NO_OP, REGULAR
 from cluster.seams import Clock
 from cluster.types import COMMANDS_PER_ENTRY_MAX, Body, BodyRef, Stamp
 
@@ -49,6 +58,8 @@ WHOLE_BODY_BYTES_MAX = 16 << 20
 ENTRY_COMMANDS_MAX = COMMANDS_PER_ENTRY_MAX - 1
 #: Bytes proposed and not yet applied; more are refused until some are.
 PROPOSE_BYTES_MAX = 64 << 20
+#: Entries of Raft itself: no command is in them.
+KINDS_OF_RAFT = frozenset({NO_OP, MEMBERSHIP})
 #: What a command weighs besides its bodies, for these limits.
 COMMAND_OVERHEAD_BYTES = 96
 
@@ -246,6 +257,146 @@ class Proposals:
                     report_bug(group, done, error)
 
 
+# --- entries in memory, since delivering what was just published decodes nothing again
+
+#: Of one group; bytes of the entries as they lie in the log.
+CACHE_BYTES_MAX = 4 << 20
+CACHE_ENTRIES_MAX = 4096
+
+
+class CachedEntry:
+    """One entry, and its bodies as `BodyRef` numbers them."""
+
+    __slots__ = ("_entry", "_messages", "now_ms", "size")
+
+    def __init__(self, entry: Entry | bytes, size: int) -> None:
+        """An entry, or the command of the log that holds it."""
+        self.size = size
+        self.now_ms = 0 if isinstance(entry, bytes) else entry.now_ms  # known once it is decoded
+        self._entry: Entry | bytes | None = entry
+        self._messages: list[tuple[Body, Any]] = []
+
+    def messages(self, offset: int, count: int) -> list[tuple[Body, Any]]:
+        """Body and meta of `count` messages from `offset`."""
+        entry = self._entry
+        if entry is not None:
+            if isinstance(entry, bytes):
+                entry = _decoded(entry)
+                self.now_ms = entry.now_ms
+            self._messages = messages_of(entry)
+            self._entry = None
+        return self._messages[offset : offset + count]
+
+
+def _decoded(command: bytes) -> Entry:
+    if command[:1] != REGULAR:
+        return Entry(1, 0, [])  # Raft's own: no message is in it
+    return decode_entry(memoryview(command)[1:])
+
+
+class EntryCache:
+    """The most recently used ones, up to a number of bytes."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._entries: dict[int, CachedEntry] = {}  # in order of use
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._entries
+
+    def get(self, index: int) -> CachedEntry | None:
+        entry = self._entries.pop(index, None)
+        if entry is not None:
+            self._entries[index] = entry
+        return entry
+
+    def peek(self, index: int) -> CachedEntry | None:
+        """Not a use."""
+        return self._entries.get(index)
+
+    def put(self, index: int, entry: Entry | bytes, size: int) -> CachedEntry:
+        cached = CachedEntry(entry, size)
+        previous = self._entries.pop(index, None)
+        if previous is not None:
+            self._bytes -= previous.size
+        self._entries[index] = cached
+        self._bytes += size
+        while len(self._entries) > 1 and (
+            self._bytes > self._bytes_max or len(self._entries) > CACHE_ENTRIES_MAX
+        ):
+            oldest = next(iter(self._entries))
+            self._bytes -= self._entries.pop(oldest).size
+        return cached
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0
+
+
+#: The entry; None: it is gone; or why it cannot be read, which ends the node.
+Arrived = CachedEntry | None | BaseException
+OnArrival = Callable[[Arrived], object]
+
+
+class ColdReads:
+    """Old entries on their way from the disk into the cache, off the event loop. Each is read once
+    at a time, whoever asks for it, and what lies close behind it comes along.
+
+    Of one group. `spawn` runs a read to its end; an error of the disk there ends
+    the node.
+    """
+
+    def __init__(
+        self,
+        journal: RaftJournal,
+        cache: EntryCache,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._journal = journal
+        self._cache = cache
+        self._spawn = spawn
+        self._waiting: dict[int, list[OnArrival]] = {}  # for each entry that is being read
+
+    def fetch(self, first: int, last: int, done: OnArrival) -> None:
+        """Bring the entry `first`, and what is near of those up to `last`. `done` is called once,
+        later, while the cache has the entry for sure.
+        """
+        waiting = self._waiting.get(first)
+        if waiting is not None:
+            waiting.append(done)
+        elif self._journal.holds(first):
+            near = self._journal.near(first, last)
+            for index, _ in near:
+                self._waiting.setdefault(index, [])
+            self._waiting[first].append(done)
+            self._spawn(self._read(near))
+        else:
+            asyncio.get_running_loop().call_soon(done, None)
+
+    async def _read(self, near: Sequence[tuple[int, Any]]) -> None:
+        try:
+            found = await self._journal.fetch(near)
+        except BaseException as error:
+            for index, _ in near:
+                for done in self._waiting.pop(index, ()):
+                    done(error)
+            raise
+        cache = self._cache
+        # The first one last: what was used last is what the cache keeps.
+        for index, command in reversed(found):
+            if index not in cache:
+                cache.put(index, command, len(command))
+        for index, command in found:
+            dones = self._waiting.pop(index, ())
+            if dones:
+                cached = cache.get(index) or cache.put(index, command, len(command))
+                for done in dones:
+                    done(cached)
+
+
+# --- through the machine
+
 #: Read at a time when the state of before a command is computed again.
 REPLAY_BYTES = 4 << 20
 
@@ -297,6 +448,8 @@ class Applying:
         machine raises is skipped. What is raised here has no way out: the copy is no use.
         """
         if command[:1] != REGULAR:
+            if command[:1] not in KINDS_OF_RAFT:
+                raise NeedsNewer("an entry", None, self._machine.newest)
             return  # of Raft itself
         index, term = stamped
         apply = self._machine.apply
@@ -304,8 +457,11 @@ class Applying:
         offset = ordinal = 0
         try:
             entry = decode_entry(memoryview(command)[1:])
+            if entry.version > self._machine.newest:
+                raise NeedsNewer("an entry", entry.version, self._machine.newest)
             now_ms = entry.now_ms
-            self._time.saw(now_ms)
+            if now_ms > self._time.highest_ms:
+                self._time.saw(now_ms)
             for ordinal, each in enumerate(entry.commands):
                 stamp = Stamp(index, term, now_ms, ordinal, offset)
                 try:
@@ -394,9 +550,7 @@ class Applying:
         found = self.read_bodies(ref)
         if found is not None:
             return found
-        future: asyncio.Future[Arrived] = asyncio.get_running_loop().create_future()
-        self._cold.fetch(ref.index, ref.index, lambda it: future.done() or future.set_result(it))
-        arrived = await future
+        arrived = await called_back(partial(self._cold.fetch, ref.index, ref.index))
         if isinstance(arrived, BaseException):
             raise arrived
         return [] if arrived is None else arrived.messages(ref.offset, ref.count)

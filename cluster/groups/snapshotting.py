@@ -47,7 +47,11 @@ class SnapshotLimits(Protocol):
 
 
 class Snapshots:
-    """Counts what was applied since the last one; saving runs beside the drive loop."""
+    """What may yet be applied until the next one is due; saving runs beside the drive loop.
+
+    Whoever applies an entry takes it off `entries_left` and `bytes_left`. One is due once either
+    is gone, unless one is being saved.
+    """
 
     def __init__(
         self,
@@ -63,19 +67,15 @@ class Snapshots:
         self._machine = machine
         self._journal = journal
         self._limits = limits
-        self._entries = 0
-        self._bytes = 0
         self.saving = False
         self._wanted = False  # though it is not due
         self._frees = (0, 0)  # index, and what one would have freed there
-
-    def applied(self, size: int) -> None:
-        self._entries += 1
-        self._bytes += size
+        self.restart()
 
     def restart(self) -> None:
         """The journal starts at a snapshot just now."""
-        self._entries = self._bytes = 0
+        self.entries_left = self._limits.snapshot_entries
+        self.bytes_left = self._limits.snapshot_bytes
 
     def frees_bytes(self, index: int) -> int:
         """What the log could let go with one now; 0: not worth it."""
@@ -93,21 +93,11 @@ class Snapshots:
     def want(self) -> None:
         """Take one as soon as can be."""
         self._wanted = True
+        self.entries_left = 0
 
     @property
     def under_way(self) -> bool:
         return self._wanted or self.saving
-
-    @property
-    def due(self) -> bool:
-        if self.saving:
-            return False
-        limits = self._limits
-        return (
-            self._wanted
-            or self._entries >= limits.snapshot_entries
-            or self._bytes >= limits.snapshot_bytes
-        )
 
     async def take(self, index_of: Callable[[], int | None]) -> None:
         """The machine as it is when this runs, after that entry; live entries stay readable."""
@@ -125,11 +115,11 @@ class Snapshots:
         if index is None:
             return  # later, then
         self._wanted = False
+        self.restart()
         if index <= self._journal.base_index:
             return
         term = self._journal.term_at(index)
         assert term is not None, "an applied entry above the base is in the log"
-        self.restart()
         try:
             pieces = self._machine.snapshot_pieces()
             live = self._machine.live_indexes()

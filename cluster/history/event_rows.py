@@ -208,6 +208,9 @@ class RowRecorder:
     def purged(self, queue: QueueIdentity, first: int, last: int) -> None:
         self._add("purged", queue, first, last)
 
+    def withdrawn(self, queue: QueueIdentity, first: int, last: int) -> None:
+        self._add("withdrawn", queue, first, last)
+
     def active(self, queue: QueueIdentity, consumer: Consumer | None, token: int) -> None:
         self._add("active", queue, consumer=consumer, token=token)
 

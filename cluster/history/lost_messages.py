@@ -116,7 +116,7 @@ class _Search:
                     known = self._bodies.get(place) if event.event == "published" else None
                     message = MessageId(self._group, event.entry, place)
                     self._there.setdefault(position, _Message(message, known))
-            case "settled" | "moved" | "deleted":
+            case "settled" | "moved" | "withdrawn" | "deleted":
                 for position in positions:
                     self._there.pop(position, None)
             case "died" | "purged":
@@ -139,7 +139,7 @@ class _Search:
 
 
 def _lost_by(event: Event, commands: Sequence[tuple[Stamp, AnyCommand]]) -> str | None:
-    """Why a message was lost, if it was: what was withdrawn one by one is told as purged, too."""
+    """Why a message was lost, if it was: a limit purges a stream, too."""
     if event.event == "died":
         return EXPIRED if event.reason == EXPIRED else None
     for stamp, command in commands:

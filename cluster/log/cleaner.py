@@ -12,16 +12,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from cluster.log import format as fmt
+from cluster.log.damage import describe
+from cluster.log.errors import LogCorrupt
+from cluster.log.heads import heads_path
 from cluster.log.journal import Journal
 from cluster.log.rewriting import Rewriting
+from cluster.log.segment import Segment
 from cluster.log.snapshots import BIRTH, SnapshotStore
 from cluster.log.space import Space
-from cluster.log.wal import Segment, Wal
+from cluster.log.wal import Wal
 from cluster.seams import File
 
 #: Bytes that one call may copy to another segment, and write to the archive in one go.
 REWRITE_BYTES_MAX: Final = 4 << 20
 COPY_BYTES: Final = 1 << 20
+#: Bytes that are verified in one go.
+VERIFIED_AT_ONCE: Final = 1 << 20
 #: A sealed segment with less than this share of live bytes is rewritten.
 SPARSE_SHARE: Final = 0.5
 #: The same while space is short: then even a small gain is worth the copying.
@@ -66,6 +72,34 @@ class Cleaner:
         if await self._rewrite(space):
             await self._drop(self._dead(space_is_short=space.near))
 
+    async def verify(self, bytes_max: int) -> None:
+        """About so much more of the sealed segments that were not read at the start. LogCorrupt:
+        there is damage.
+        """
+        segments = self._wal.segments
+        segment = next((each for each in segments.values() if each.unverified), None)
+        if segment is None:
+            return
+        end = min(segment.size, segment.unverified + bytes_max)
+        while 0 < segment.unverified < end and segments.get(segment.number) is segment:
+            at = await self._verify_piece(segment, segment.unverified)
+            segment.unverified = at if at < segment.size else 0
+
+    async def _verify_piece(self, segment: Segment, at: int) -> int:
+        """Where the next one begins."""
+        size = VERIFIED_AT_ONCE
+        while True:
+            try:
+                data = await segment.file.fetch(at, min(size, segment.size - at))
+            except OSError as error:
+                raise self._wal.fail("read", segment.path, error) from error
+            *_, end = fmt.sound_records(data, 0, segment.salt, len(data))
+            if end:
+                return at + end
+            size = fmt.RECORD_HEADER + int.from_bytes(data[:4], "little")
+            if size <= len(data) or at + size > segment.size:
+                raise LogCorrupt(segment.path, at, describe(data, 0))
+
     def close(self) -> None:
         """Nothing points to what is being written."""
         if self._rewriting is not None:
@@ -107,6 +141,8 @@ class Cleaner:
         try:
             for segment in dead:
                 wal.disk.remove(segment.path)
+                if wal.disk.exists(heads := heads_path(segment.path)):
+                    wal.disk.remove(heads)
                 wal.segments.pop(segment.number).file.close()
             await wal.disk.sync_dir(wal.directory)
         except OSError as error:

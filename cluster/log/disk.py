@@ -40,15 +40,9 @@ class DiskThread:
 
     def __init__(self, name: str) -> None:
         self.waiting = 0  # calls that have not ended
-        self._calls = SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None]()
+        self.calls = SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None]()
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-
-    def start(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.waiting += 1
-        self._calls.put((done, call, arguments))
-        return done
 
     def _settle(self, done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
         self.waiting -= 1
@@ -60,7 +54,7 @@ class DiskThread:
             done.set_exception(error)
 
     def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
+        while (item := self.calls.get()) is not None:
             done, call, arguments = item
             result: Any = None
             error: Exception | None = None
@@ -74,7 +68,7 @@ class DiskThread:
 
     def close(self) -> None:
         """Ends the thread, after the calls that wait."""
-        self._calls.put(None)
+        self.calls.put(None)
         self._thread.join()
 
 
@@ -91,15 +85,14 @@ class DiskThreads:
 
     def start(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Its result, or what it raises. Who cancels the future does not stop a call that began."""
-        return self._freest().start(call, *arguments)
-
-    def _freest(self) -> DiskThread:
-        freest = min(self._threads, key=_waiting, default=None)
-        if freest is not None and (not freest.waiting or len(self._threads) == self._count):
-            return freest
-        thread = DiskThread(f"quorate-{self._name}-{len(self._threads)}")
-        self._threads.append(thread)
-        return thread
+        thread = min(self._threads, key=_waiting, default=None)
+        if thread is None or (thread.waiting and len(self._threads) < self._count):
+            thread = DiskThread(f"quorate-{self._name}-{len(self._threads)}")
+            self._threads.append(thread)
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        thread.waiting += 1
+        thread.calls.put((done, call, arguments))
+        return done
 
     def close(self) -> None:
         for thread in self._threads:

@@ -19,6 +19,8 @@ FORMAT_VERSION: Final = 1
 
 SEGMENT_MAGIC: Final = b"QUORLOG\n"
 SEGMENT_SUFFIX: Final = ".log"
+#: Of what is beside a segment: `cluster.log.heads`.
+HEADS_SUFFIX: Final = ".idx"
 #: Behind the name of a file that is not complete yet.
 UNFINISHED_SUFFIX: Final = ".tmp"
 _SEGMENT_NAME: Final = re.compile(r"(\d{12})(-\d{20})?\.log")
@@ -160,6 +162,11 @@ class FileHeader:
     salt: int  # the header's checksum; every record's checksum starts from it
 
 
+def is_state(kind: int) -> bool:
+    """Of no entry, and read by replication."""
+    return kind not in BODY_KINDS and (kind < KIND_NOTE or kind == KIND_DIVERGED)
+
+
 def segment_name(number: int) -> str:
     return f"{number:012d}{SEGMENT_SUFFIX}"
 
@@ -241,6 +248,11 @@ def encode_record(
     covered = COVERED.pack(len(payload), kind, MARKER, group, index, term, wall_ns, mono_ns)
     crc = extend(extend(salt, covered), payload)
     return covered[:4] + crc.to_bytes(4, "little") + covered[4:] + payload
+
+
+def covered_of(record: bytes) -> bytes:
+    """Its header without the checksum."""
+    return record[:4] + record[8:RECORD_HEADER]
 
 
 def record_is_valid(data: bytes, at: int, salt: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 
@@ -106,17 +106,6 @@ class Sparse(Columns):
     def delete(self, start: int, stop: int) -> None:
         super().delete(start, stop)
         del self.indexes[start:stop]
-
-
-def ranges_of(indexes: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending indexes as inclusive ranges."""
-    ranges = list[tuple[int, int]]()
-    for index in indexes:
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1] = (ranges[-1][0], index)
-        else:
-            ranges.append((index, index))
-    return ranges
 
 
 #: What a command in memory costs besides its bytes.

@@ -9,10 +9,11 @@ import cbor2
 
 from cluster.log import format as fmt
 from cluster.log.errors import SnapshotRefused
-from cluster.log.index import HotTail, Place, Sparse, Tail, ranges_of
+from cluster.log.index import HotTail, Place, Sparse, Tail
 from cluster.log.replay import Replay
 from cluster.log.snapshots import BIRTH, Ranges, Snapshot, SnapshotMark, SnapshotStore
 from cluster.log.wal import Wal
+from cluster.machine.runs import ranges_of
 
 #: One read off the event loop brings so much of what is wanted, if one entry has not more...
 FETCH_BYTES_MAX = 1 << 20

@@ -11,12 +11,13 @@ from cluster.codec.cbor import pack
 from cluster.log import format as fmt
 from cluster.log.cleaner import Cleaner
 from cluster.log.errors import FatalDiskError, LogError
+from cluster.log.heads import SEGMENT_BYTES_MIN
 from cluster.log.index import HotTail
 from cluster.log.journal import Journal
 from cluster.log.recovery import Recovered, RecoveryProgress, assemble, recover
 from cluster.log.snapshots import BIRTH, SNAPSHOTS_KEPT, SnapshotStore
 from cluster.log.space import Space, measured
-from cluster.log.wal import Wal
+from cluster.log.wal import SLOW_SYNC_S, Wal
 from cluster.seams import Clock, Disk
 
 
@@ -31,10 +32,10 @@ class LogOptions:
     hot_bytes: int = 32 << 20  # newest commands kept in memory, over all groups
     #: Below this much free space publishes are refused; None: what suits the volume.
     min_free_bytes: int | None = None
+    #: Sealed segments of this size get a file by which a start knows them without reading them.
+    heads_bytes_min: int = SEGMENT_BYTES_MIN
 
 
-#: A sync that takes longer is noted by itself.
-SLOW_SYNC_S = 0.1
 #: The volume is looked at after this much was written at most: a share of what is free until
 #: publishers have to wait, and no less than the other.
 LOOK_PARTS = 8
@@ -42,6 +43,8 @@ LOOK_BYTES_MIN = 256 << 10
 #: Under pressure the active segment is sealed too when so much of it, and most of it, is dead.
 ROLL_BYTES_MIN = 256 << 10
 ROUND_NOTE_NS = 1_000_000_000
+#: Of what a start did not read, verified by one call.
+VERIFY_BYTES = 8 << 20
 
 
 class Log:
@@ -60,18 +63,16 @@ class Log:
         self._forced = set[int]()  # groups with a record of forced members, also of a former life
         self._diverged = set[int]()  # the same of this
         self._noted = (0, 0)
-        self._syncs = 0
-        self._longest_s = 0.0
-        self._round_due_ns = 0
         #: Called when publishers have to wait from now on, or need not any more.
         self.on_space: Callable[[], object] = lambda: None
         self._space = Space(0, 0, 0, refuse_publishes=False)
-        self._room_until = 0  # bytes written when only the reserve will be left
         #: One vectored append of all that was buffered; True when something must be synced before
         #: others hear.
         self.write = wal.write
         #: Make safe what is written; the seconds it took. A failure is final.
         self.sync = wal.sync
+        #: About how much may still be written before only the reserve is left.
+        self.room_bytes = wal.room_bytes
         self.cleaner = Cleaner(
             wal,
             self.journals,
@@ -105,6 +106,7 @@ class Log:
             identity=identity,
             boot=boot,
             segment_bytes=options.segment_bytes,
+            heads_bytes_min=options.heads_bytes_min,
         )
         log = cls(wal, options)
         try:
@@ -121,7 +123,8 @@ class Log:
             log._adopt(found)
             await wal.start(found.next_number)
             await log._settle(found)
-            wal.on_synced = log._note_round
+            wal.on_note_due, wal.note_at_ns = log._note_round, 0
+            wal.sync_count, wal.longest_sync_s = 0, 0.0
         except OSError as error:
             wal.close()
             raise FatalDiskError(f"opening {directory} failed: {error}") from error
@@ -190,23 +193,18 @@ class Log:
         assert kind >= fmt.KIND_NOTE
         self.wal.append(kind, group, index, term, payload)
 
-    def _note_round(self, seconds: float) -> None:
+    def _note_round(self) -> None:
         """What the disk did, for later readers: about once a second, and whenever it was slow."""
-        self._syncs += 1
-        self._longest_s = max(self._longest_s, seconds)
         wal = self.wal
-        now_ns = wal.synced_at_ns
-        if self._round_due_ns == 0:
-            self._round_due_ns = now_ns + ROUND_NOTE_NS
-        if now_ns < self._round_due_ns and seconds < SLOW_SYNC_S:
+        is_first, wal.note_at_ns = not wal.note_at_ns, wal.synced_at_ns + ROUND_NOTE_NS
+        if is_first and wal.longest_sync_s < SLOW_SYNC_S:
             return
         records, size = self._noted
         self._noted = (wal.record_count, wal.written_bytes)
-        longest_ns = round(self._longest_s * 1e9)
-        done = [wal.record_count - records, wal.written_bytes - size, self._syncs, longest_ns]
+        longest_ns = round(wal.longest_sync_s * 1e9)
+        done = [wal.record_count - records, wal.written_bytes - size, wal.sync_count, longest_ns]
         self.note(fmt.KIND_ROUND, 0, 0, 0, pack(done))
-        self._round_due_ns = now_ns + ROUND_NOTE_NS
-        self._syncs, self._longest_s = 0, 0.0
+        wal.sync_count, wal.longest_sync_s = 0, 0.0
 
     def space(self) -> Space:
         """The volume as it is now."""
@@ -215,17 +213,13 @@ class Log:
         refused = self._space.refuse_publishes
         space = measured(free, total, self.options.min_free_bytes, refused=refused)
         self._space = space
-        self._room_until = wal.written_bytes + free - space.reserve_bytes
+        wal.room_until = wal.written_bytes + free - space.reserve_bytes
         wal.segment_bytes = space.segment_bytes(self.options.segment_bytes)
         until_refused = (free - space.limit_bytes) // LOOK_PARTS
         wal.look_at_bytes = wal.written_bytes + max(LOOK_BYTES_MIN, until_refused)
         if space.refuse_publishes != refused:
             self.on_space()
         return space
-
-    def room_bytes(self) -> int:
-        """About how much may still be written before only the reserve is left."""
-        return self._room_until - self.wal.written_bytes
 
     async def maintain(self) -> None:
         """Archive, rewrite and drop segments; a bounded piece of work, to be called about once a
@@ -249,6 +243,7 @@ class Log:
             if space.near and room and dead >= max(ROLL_BYTES_MIN, active.size // 2):
                 await self.wal.roll()
             await self.cleaner.run(space)
+            await self.cleaner.verify(VERIFY_BYTES)
             removed = [g for g in self.store.indexes() if g not in self.journals]
             if removed:
                 await self.wal.sync()

@@ -1,4 +1,6 @@
-"""From files to state: every record is read and verified before the node takes part in anything."""
+"""From files to state, before the node takes part in anything: every record is read and verified.
+Of large sealed segments only their heads are (`cluster.log.heads`).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,12 @@ from dataclasses import dataclass, field
 from cluster.log import format as fmt
 from cluster.log.damage import describe, judge
 from cluster.log.errors import LogCorrupt, UnsupportedFormat, WrongIdentity
+from cluster.log.heads import read_heads, tag_bytes, tag_of
 from cluster.log.index import Sparse, Tail
 from cluster.log.replay import Replay
+from cluster.log.segment import Segment
 from cluster.log.snapshots import BIRTH, Snapshot, SnapshotMark, SnapshotStore
-from cluster.log.wal import Segment, Wal
+from cluster.log.wal import Wal
 from cluster.seams import File
 
 #: No file header is longer: names of node and cluster are short.
@@ -45,14 +49,14 @@ class RecoveryProgress:
 async def recover(
     wal: Wal, identity: fmt.LogIdentity, progress: RecoveryProgress | None = None
 ) -> Recovered:
-    """Read all segments into `wal.segments`. Nothing is changed on disk unless all of them are
-    good.
+    """Read all segments into `wal.segments`. None is changed on disk unless all of them are good;
+    their heads are no part of them.
     """
     disk, found = wal.disk, Recovered()
     names = [(fmt.segment_number(name), name) for name in disk.list_dir(wal.directory)]
     numbers = sorted(number for number, _ in names if number is not None)
     unfinished = list[str]()
-    copies = [f"{wal.directory}/{name}" for _, name in names if _is_unfinished_copy(name)]
+    copies = [f"{wal.directory}/{name}" for _, name in names if _is_left_over(name, set(numbers))]
     for number in numbers:
         path = f"{wal.directory}/{fmt.segment_name(number)}"
         file = disk.open(path)
@@ -71,30 +75,26 @@ async def recover(
             raise LogCorrupt(path, 16, f"the file says it is segment {header.number}")
         size = file.size()
         wal.segments[number] = Segment(
-            number, path, file, header.salt, size, size, header.wall_ns, sealed=True
+            number, path, file, header.salt, header.size, size, size, header.wall_ns, sealed=True
         )
         if size == header.size:
             unfinished.append(path)
         else:
             unfinished.clear()
     last = max((n for n, s in wal.segments.items() if s.path not in unfinished), default=0)
-    starts = dict[int, int]()
     if progress is not None:
         progress.segments = len(wal.segments)
     for number, segment in wal.segments.items():
         if progress is not None:
             await asyncio.sleep(0)
-        data = segment.file.read(0, segment.size)
-        starts[number] = fmt.decode_file_header(data, segment.path).size
-        end = _scan(data, starts[number], segment, found)
-        if end < segment.size:
-            reason = (
-                judge(data, end, segment.salt, number) if number == last else describe(data, end)
-            )
-            if reason is not None:
-                raise LogCorrupt(segment.path, end, reason)
-            found.cut_bytes = segment.size - end
-            segment.size = end
+        known = number < last and read_heads(disk, segment)
+        if not known:
+            found.cut_bytes += _verify(segment, last=number == last)
+        _replay(segment, found)
+        if known or number > last:
+            segment.heads, segment.tags = bytearray(), bytearray()
+        elif number < last:
+            wal.keep_heads(segment)
         if progress is not None:
             progress.read += 1
     for number, offset in found.synced.items():
@@ -108,10 +108,14 @@ async def recover(
     return found
 
 
-def _is_unfinished_copy(name: str) -> bool:
-    """Of a segment that the cleaner was writing."""
+def _is_left_over(name: str, numbers: set[int | None]) -> bool:
+    """Of a segment that the cleaner was writing, or of one that is gone."""
     base = name.removesuffix(fmt.UNFINISHED_SUFFIX)
-    return base != name and fmt.segment_number(base) is not None
+    if base != name:
+        return fmt.segment_number(base) is not None
+    base = name.removesuffix(fmt.HEADS_SUFFIX)
+    number = fmt.segment_number(base + fmt.SEGMENT_SUFFIX) if base != name else None
+    return number is not None and number not in numbers
 
 
 def _header(file: File, path: str, *, last: bool) -> fmt.FileHeader | None:
@@ -138,6 +142,7 @@ async def _repair(wal: Wal, found: Recovered, last: int, unfinished: list[str]) 
         # A process that was killed leaves written bytes that only the page cache has.
         await segment.file.sync()
         segment.synced = segment.size
+        wal.keep_heads(segment)
     for number in list(wal.segments):
         if wal.segments[number].path in unfinished:
             wal.segments.pop(number).file.close()
@@ -146,31 +151,60 @@ async def _repair(wal: Wal, found: Recovered, last: int, unfinished: list[str]) 
     await disk.sync_dir(wal.directory)
 
 
-def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
-    """Replay the records; returns the offset of the first bad one, or the end."""
-    number, salt = segment.number, segment.salt
+def _verify(segment: Segment, *, last: bool) -> int:
+    """Read the segment, and note the heads of its records; how many bytes of a torn tail do not
+    count.
+    """
+    data = segment.file.read(0, segment.size)
+    end = _scan(data, segment)
+    cut = segment.size - end
+    if cut:
+        number, salt = segment.number, segment.salt
+        reason = judge(data, end, salt, number) if last else describe(data, end)
+        if reason is not None:
+            raise LogCorrupt(segment.path, end, reason)
+        segment.size = end
+    return cut
+
+
+def _scan(data: bytes, segment: Segment) -> int:
+    """The offset of the first bad record, or the end."""
+    salt, heads, tags = segment.salt, segment.heads, segment.tags
     unpack, extend, header, marker = (
         fmt.RECORD.unpack_from,
         fmt.extend,
         fmt.RECORD_HEADER,
         fmt.MARKER,
     )
-    command, (membership,) = header + fmt.HASH_BYTES, fmt.MEMBERSHIP
+    what = header + fmt.HASH_BYTES
+    at, end = segment.start, len(data)
+    while at + header <= end:
+        length, crc, kind, mark, *_ = unpack(data, at)
+        stop = at + header + length
+        first = data[at : at + 4]
+        if stop > end or mark != marker or extend(extend(salt, first), data[at + 8 : stop]) != crc:
+            break
+        heads += fmt.covered_of(data[at : at + header])
+        if kind == 1:  # KIND_ENTRY
+            tags += data[at + what : at + what + 1] if length > fmt.HASH_BYTES else b"\0"
+        else:
+            tags += tag_of(kind, data[at + header : stop])
+        at = stop
+    return at
+
+
+def _replay(segment: Segment, found: Recovered) -> None:
+    """What its records add up to, by their heads."""
+    number, tags, header = segment.number, segment.tags, fmt.RECORD_HEADER
+    (membership,) = fmt.MEMBERSHIP
     replays = found.replays
     group, replay = -1, Replay()
     run = replay.run
     put_segment, put_offset, put_length, put_term = _appenders(run)
-    at, end, wall, records = start, len(data), 0, 0
-    while at + header <= end:
-        length, crc, kind, mark, its_group, index, term, wall_ns, _ = unpack(data, at)
-        stop = at + header + length
-        if (
-            stop > end
-            or mark != marker
-            or extend(extend(salt, data[at : at + 4]), data[at + 8 : stop]) != crc
-        ):
-            break
-        records += 1
+    at, tag, wall = segment.start, 0, 0
+    for length, kind, _, its_group, index, term, wall_ns, _ in fmt.COVERED.iter_unpack(
+        segment.heads
+    ):
         wall = wall_ns
         if its_group != group:
             group = its_group
@@ -190,15 +224,18 @@ def _scan(data: bytes, start: int, segment: Segment, found: Recovered) -> int:
             put_offset(at)
             put_length(length)
             put_term(term)
-            if data[at + command] == membership:
+            if tags[tag] == membership:
                 replay.memberships.add(index)
+            tag += 1
         else:
-            _other(found, replay, segment, kind, group, (index, term, at), data[at + header : stop])
+            size = tag_bytes(kind, length)
+            what = index, term, at, length
+            _other(found, replay, segment, kind, group, what, bytes(tags[tag : tag + size]))
+            tag += size
             group = -1
-        at = stop
+        at += header + length
     segment.last_wall_ns = wall
-    found.records += records
-    return at
+    found.records += len(segment.heads) // fmt.COVERED.size
 
 
 def _appenders(run: Tail) -> tuple[Callable[[int], None], ...]:
@@ -211,10 +248,11 @@ def _other(
     segment: Segment,
     kind: int,
     group: int,
-    what: tuple[int, int, int],
+    what: tuple[int, int, int, int],
     payload: bytes,
 ) -> None:
-    index, term, at = what
+    """`payload`: its tag."""
+    index, term, at, length = what
     if kind == fmt.KIND_DIVERGED:
         replay.diverged = bool(payload)
         found.diverged.add(group)
@@ -237,11 +275,11 @@ def _other(
     if kind == fmt.KIND_FORCED:
         found.forced.add(group)
     if kind == fmt.KIND_LIVE:
-        replay.scattered.put(index, segment.number, at, len(payload), term)
-        if payload[fmt.HASH_BYTES :][:1] == fmt.MEMBERSHIP:
+        replay.scattered.put(index, segment.number, at, length, term)
+        if payload == fmt.MEMBERSHIP:
             replay.memberships.add(index)
     elif kind == fmt.KIND_INSTALLED:
-        replay.staged.put(index, segment.number, at, len(payload), term)
+        replay.staged.put(index, segment.number, at, length, term)
     else:
         replay.state(kind, index, term, payload)
 

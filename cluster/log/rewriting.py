@@ -14,9 +14,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from cluster.log import format as fmt
+from cluster.log.heads import tag_of
 from cluster.log.index import Columns, Place, Sparse
 from cluster.log.journal import Journal, indexes_in
-from cluster.log.wal import Segment, Wal
+from cluster.log.segment import Segment
+from cluster.log.wal import Wal
 
 #: Of one read off the event loop, and of one write.
 PIECE_BYTES: Final = 1 << 20
@@ -92,6 +94,8 @@ class Rewriting:
             index, term = part.copied.indexes[slot], part.copied.terms[slot]
             what = (fmt.KIND_LIVE, group, index, term, wall_ns, mono_ns)
             records.append(fmt.encode_record(segment.salt, *what, payload))
+            segment.heads += fmt.covered_of(records[-1])
+            segment.tags += tag_of(fmt.KIND_LIVE, payload)
             part.offsets.append(segment.size)
             segment.size += len(records[-1])
         segment.file.append(records)

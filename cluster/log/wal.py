@@ -5,33 +5,19 @@ sync a round.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.log import format as fmt
 from cluster.log.errors import FatalDiskError, LogCorrupt
+from cluster.log.heads import SEGMENT_BYTES_MIN, tag_of, write_heads
 from cluster.log.index import Columns, Place
-from cluster.seams import Clock, Disk, File
+from cluster.log.segment import Segment
+from cluster.seams import Clock, Disk
 
-
-@dataclass(eq=False, slots=True)
-class Segment:
-    """One file of the log, and what is known of its records."""
-
-    number: int
-    path: str
-    file: File
-    salt: int
-    size: int  # bytes written
-    synced: int
-    created_ns: int
-    sealed: bool = False  # no longer written to
-    archived: bool = False
-    last_wall_ns: int = 0  # of its newest record, once sealed
-    live_bytes: int = 0  # of records that some journal still points at
-    groups: set[int] = field(default_factory=set[int])  # with any record in it
-    resets: set[int] = field(default_factory=set[int])  # with a record that voids earlier ones
+#: A sync that takes so long is noted by itself.
+SLOW_SYNC_S = 0.1
 
 
 class Written(Protocol):
@@ -55,7 +41,9 @@ class Wal:
         identity: fmt.LogIdentity,
         boot: bytes,
         segment_bytes: int,
+        heads_bytes_min: int = SEGMENT_BYTES_MIN,
     ) -> None:
+        """`heads_bytes_min`: of a segment that gets a file of its heads when it is sealed."""
         self.directory = directory
         self.disk = disk
         self.clock = clock
@@ -67,12 +55,17 @@ class Wal:
         self.synced_at_ns = 0  # monotonic, end of the last sync
         #: Called once so many bytes were written: it sets the next mark.
         self.look_at_bytes = 0
+        self.room_until = 0  # bytes written when only the reserve will be left
         self.on_written: Callable[[], object] = lambda: None
-        #: Told the seconds that each sync took.
-        self.on_synced: Callable[[float], object] = lambda _: None
+        #: Called after a sync that ends at this time or later, or was slow: it sets the next time.
+        self.note_at_ns: float = math.inf
+        self.on_note_due: Callable[[], object] = lambda: None
+        self.sync_count = 0  # since it was called
+        self.longest_sync_s = 0.0  # of these
         self.identity = identity
         self._boot = boot
         self.segment_bytes = segment_bytes
+        self._heads_bytes_min = heads_bytes_min
         self._written = set[Written]()  # written since the last sync
         self._buffers: list[bytes] = []
         self._buffered_urgent = False
@@ -110,6 +103,8 @@ class Wal:
         offset = self.next_offset
         self.next_offset = offset + fmt.RECORD_HEADER + length
         active.groups.add(group)
+        active.heads += covered
+        active.tags += more[:1] or tag_of(kind, payload)  # in front of `more` there is but a hash
         if kind < fmt.KIND_NOTE and kind != fmt.KIND_COMMIT and kind != fmt.KIND_SYNCED:
             self._buffered_urgent = True
         return offset
@@ -140,6 +135,10 @@ class Wal:
                 self.on_written()
         return self._urgent
 
+    def room_bytes(self) -> int:
+        """About how much may still be written before only the reserve is left."""
+        return self.room_until - self.written_bytes
+
     async def sync(self) -> float:
         """Make what is written safe; returns the seconds it took. Rolls to a new segment when this
         one is full.
@@ -153,7 +152,10 @@ class Wal:
             seconds = (self.synced_at_ns - started) / 1e9
             if self.active.size >= self.segment_bytes:
                 await self._roll()
-        self.on_synced(seconds)
+        self.sync_count += 1
+        self.longest_sync_s = max(self.longest_sync_s, seconds)
+        if self.synced_at_ns >= self.note_at_ns or seconds >= SLOW_SYNC_S:
+            self.on_note_due()
         return seconds
 
     async def roll(self) -> None:
@@ -176,6 +178,7 @@ class Wal:
         segment.sealed = True
         segment.synced = segment.size
         segment.last_wall_ns = self.clock.wall_ns()
+        self.keep_heads(segment)
         self.segments[segment.number] = segment
         self.segments = dict(sorted(self.segments.items()))
         self.append(fmt.KIND_SYNCED, 0, 0, 0, fmt.encode_synced(segment.number, segment.size))
@@ -212,6 +215,7 @@ class Wal:
         old = self.active
         old.sealed = True
         old.last_wall_ns = self.clock.wall_ns()
+        self.keep_heads(old)
         self.active = fresh
         self.next_offset = fresh.size
         self._fresh = None
@@ -230,6 +234,12 @@ class Wal:
             raise self._fail("creation", self.directory, error) from error
         return self._fresh
 
+    def keep_heads(self, segment: Segment) -> None:
+        """Of a segment that is sealed and synced: beside it, if it is large."""
+        if segment.size >= self._heads_bytes_min:
+            write_heads(self.disk, segment)
+        segment.heads, segment.tags = bytearray(), bytearray()
+
     def create(self, number: int, name: str) -> Segment:
         """A file with a header. Raises OSError."""
         path = f"{self.directory}/{name}"
@@ -238,7 +248,7 @@ class Wal:
         file = self.disk.open(path, create=True)
         file.append([header])
         salt = fmt.decode_file_header(header, path).salt
-        return Segment(number, path, file, salt, len(header), len(header), wall)
+        return Segment(number, path, file, salt, len(header), len(header), len(header), wall)
 
     def fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
         """Remember that the disk cannot be trusted any more: everything is refused from here on."""

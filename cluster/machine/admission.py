@@ -27,10 +27,10 @@ from cluster.machine.disposal import Disposal
 from cluster.machine.expiry import MessageExpiry
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.limits import QueueLimits
-from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, parse_attrs
+from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, group_keys, parse_attrs
 from cluster.machine.messages import Messages
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
-from cluster.machine.runs import RangeMap
+from cluster.machine.runs import RangeMap, joined, ranges_of
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
 
@@ -66,28 +66,26 @@ class PublisherState:
 class Publishers:
     """Publishers of one queue, each kind in the order in which they were last heard of."""
 
-    _named: OrderedDict[str, PublisherState] = field(
-        default_factory=OrderedDict[str, PublisherState]
-    )
-    _ephemeral: OrderedDict[str, PublisherState] = field(
-        default_factory=OrderedDict[str, PublisherState]
+    #: The named ones, and the ephemeral ones.
+    _kinds: tuple[OrderedDict[str, PublisherState], OrderedDict[str, PublisherState]] = field(
+        default_factory=lambda: (OrderedDict(), OrderedDict())
     )
     _forget_ms: int = 0  # nobody was idle for too long before
 
     def __len__(self) -> int:
-        return len(self._named) + len(self._ephemeral)
+        return sum(map(len, self._kinds))
 
     def known(self, name: str, now_ms: int) -> PublisherState | None:
         """The publisher, unless it is new or was idle for too long."""
         if now_ms >= self._forget_ms:
             self._forget_idle(now_ms)
-        return self._kind(name).get(name)
+        return self._kinds[name.startswith(EPHEMERAL_PREFIX)].get(name)
 
     def answered(
         self, name: str, last: int, now_ms: int, refused: Sequence[tuple[int, int]]
     ) -> None:
         """Numbers up to `last` have their answer; those in `refused` were refused."""
-        kind = self._kind(name)
+        kind = self._kinds[name.startswith(EPHEMERAL_PREFIX)]
         publisher = kind.get(name)
         if publisher is None:
             publisher = kind[name] = PublisherState(last, now_ms)
@@ -107,17 +105,15 @@ class Publishers:
                 publisher.refused.cut(*publisher.refused.head)
 
     def _forget_idle(self, now_ms: int) -> None:
+        named, ephemeral = self._kinds
         self._forget_ms = min(
-            _forget_idle(self._ephemeral, EPHEMERAL_PUBLISHER_IDLE_MS, now_ms),
-            _forget_idle(self._named, PUBLISHER_IDLE_MS, now_ms),
+            _forget_idle(ephemeral, EPHEMERAL_PUBLISHER_IDLE_MS, now_ms),
+            _forget_idle(named, PUBLISHER_IDLE_MS, now_ms),
         )
-
-    def _kind(self, name: str) -> OrderedDict[str, PublisherState]:
-        return self._ephemeral if name.startswith(EPHEMERAL_PREFIX) else self._named
 
     def dump(self) -> list[Any]:
         rows: list[Any] = []
-        for kind in (self._named, self._ephemeral):
+        for kind in self._kinds:
             for name, publisher in kind.items():
                 refused = [[first, last] for first, last, _ in publisher.refused or ()]
                 rows.append([name, publisher.last, publisher.seen_ms, refused])
@@ -128,7 +124,7 @@ class Publishers:
             self.answered(name, last, seen_ms, refused)
 
     def invariants(self) -> None:
-        for kind in (self._named, self._ephemeral):
+        for kind in self._kinds:
             seen_ms = 0
             for publisher in kind.values():
                 assert publisher.seen_ms >= seen_ms, "publishers are not in the order last heard of"
@@ -215,6 +211,12 @@ class Run(NamedTuple):
     first: int  # offset in the batch
     last: int
     attrs: Attrs
+
+
+def _names(run: Run) -> Sequence[str] | None:
+    """The keys of its messages."""
+    group = run.attrs.group
+    return None if group is None else [group] * (run.last - run.first + 1)
 
 
 def _apart(runs: Sequence[Run], large: Large) -> list[Run]:
@@ -304,11 +306,14 @@ class QueueAdmission:
             return Enqueued(0, 0, count - _count(refused), refused)
         limits = self.limits
         takes_all = limits.never_refuses or context.decided or limits.takes_all(count, sizes)
-        if attrs is None and not large and takes_all:
+        names: Sequence[str | None] | None = None
+        if attrs is not None and self.messages.keyed is not None:
+            names = group_keys(attrs, count)
+        if (attrs is None or names is not None) and not large and takes_all:
             fresh, index, offset = count - skip, context.index, context.body_offset + skip
             if skip:
-                sizes = sizes[skip:]
-            first = self.messages.add(index, offset, sizes, context.now_ms)
+                sizes, names = sizes[skip:], names and names[skip:]
+            first = self.messages.add(index, offset, sizes, context.now_ms, names=names)
             if (recorder := self.identity.recorder) is not None:
                 last = first + fresh - 1
                 number = seqno and seqno + skip
@@ -320,7 +325,7 @@ class QueueAdmission:
                 return Enqueued(first, fresh)
             refused = _refused_before(known, seqno, skip)
             return Enqueued(first, fresh, skip - _count(refused), refused)
-        runs = runs_of(attrs, skip, count)
+        runs = runs_of(attrs, skip, count, context.version)
         if isinstance(runs, str):
             return Refused(BAD_ARGUMENT, runs)
         return self._enqueue_each(context, command, sizes, runs, known, skip, large)
@@ -337,7 +342,7 @@ class QueueAdmission:
     ) -> Reply:
         """The careful way: some message has attributes, or the queue may be full."""
         config = self.identity.config
-        if not self.limits.never_refuses and self.expiry.possible:
+        if not self.limits.never_refuses and self.messages.may_expire:
             self.expiry.sweep(context, inclusive=False)  # what is dead takes no room
         room = self.limits.room(unlimited=context.decided)
         carried = command.publisher is not None and is_carrier(command.publisher)
@@ -390,7 +395,7 @@ class QueueAdmission:
             seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
             kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
             self.publishers.answered(command.publisher, seqno + answered - 1, context.now_ms, kept)
-        return Enqueued(first, _count(accepted), duplicates, _merged([*before, *gaps]))
+        return Enqueued(first, _count(accepted), duplicates, joined([*before, *gaps]))
 
     def _store(
         self,
@@ -423,6 +428,7 @@ class QueueAdmission:
                 context.now_ms,
                 mark,
                 born_ms,
+                _names(run),
             )
             self._bind(large, run.first, run.last, stored)
             self._record(context, command, run, stored)
@@ -463,6 +469,8 @@ class QueueAdmission:
             )
             if mark != NO_MARK:
                 self.messages.marks.put(first, first + count - 1, mark)
+            if self.messages.keyed is not None and run.attrs.group is not None:
+                self.messages.keyed.name(first, [run.attrs.group] * count)
             self._bind(large, run.first, run.last, first)
             self._record(context, command, run, first)
             self.disposal.dead_letter(context, first, first + count - 1, MAXLEN)
@@ -471,7 +479,7 @@ class QueueAdmission:
         """These bodies got positions from there on: parts of large ones stay with them."""
         for place, (_, parts) in large.items():
             if first <= place <= last:
-                indexes = _merged([(i, i) for i in sorted({index for index, _, _ in parts})])
+                indexes = ranges_of(sorted({index for index, _, _ in parts}))
                 self.messages.store.add_parts(position + place - first, indexes)
 
     def _end_uploads(self, large: Large, before: int | None = None) -> None:
@@ -490,17 +498,17 @@ def _expects(publisher: str, known: PublisherState | None) -> str:
     )
 
 
-def runs_of(attrs: Any, skip: int, count: int) -> list[Run] | str:
+def runs_of(attrs: Any, skip: int, count: int, version: int) -> list[Run] | str:
     """The attributes of the messages from `skip` on, or what is wrong with them."""
     if not isinstance(attrs, (list, tuple)):
-        parsed = parse_attrs(attrs)
+        parsed = parse_attrs(attrs, version)
         return parsed if isinstance(parsed, str) else [Run(skip, count - 1, parsed)]
     each = cast("Sequence[Any]", attrs)
     if len(each) != count:
         return f"there are {count} bodies and {len(each)} sets of attributes"
     runs: list[Run] = []
     for offset in range(skip, count):
-        parsed = NO_ATTRS if each[offset] is None else parse_attrs(each[offset])
+        parsed = NO_ATTRS if each[offset] is None else parse_attrs(each[offset], version)
         if isinstance(parsed, str):
             return f"body {offset}: {parsed}"
         _extend(runs, Run(offset, offset, parsed))
@@ -521,17 +529,6 @@ def _refused_before(known: PublisherState | None, seqno: int, count: int) -> lis
         return []
     pieces = known.refused.pieces(seqno, seqno + count - 1)
     return [(first - seqno, last - seqno) for first, last, _ in pieces]
-
-
-def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending ranges, with those that touch made one."""
-    merged: list[tuple[int, int]] = []
-    for first, last in ranges:
-        if merged and merged[-1][1] == first - 1:
-            merged[-1] = (merged[-1][0], last)
-        else:
-            merged.append((first, last))
-    return merged
 
 
 def _count(ranges: Sequence[tuple[Any, ...]]) -> int:

@@ -34,6 +34,13 @@ GROUP_SIZE_MAX = 99
 DEDUP_HEADER = "x-dedup-header"
 DEDUP_WINDOW = "x-dedup-window"
 QUEUE_GROUP = "x-queue-group"
+#: By what messages are in groups: the name of a header, or ROUTING_KEY.
+GROUP_KEY = "x-group-key"
+#: Of a shard: which queue is split over it. That it is, is a parameter of this component.
+SHARD_OF = "x-shard-of"
+SPLIT_QUEUE = "split-queue"
+#: The machine version that brought it.
+GROUP_KEY_SINCE = 5
 #: How old (ms) its oldest message may become before somebody is told.
 SLO_OLDEST_AGE = "x-slo-oldest-age"
 #: The machine version that brought it.
@@ -80,6 +87,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "x-max-priority": integer(0, PRIORITY_MAX),
     "x-message-ttl": integer(0, SPAN_MS_MAX),
     "x-overflow": one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+    GROUP_KEY: text(empty=False),
     QUEUE_GROUP: text(empty=False),
     "x-queue-leader-locator": text(empty=True),
     "x-queue-master-locator": text(empty=True),
@@ -110,7 +118,12 @@ _NOT_COMPARED = frozenset(
 )
 _COMPARED = _CHECKS.keys() - _NOT_COMPARED
 #: Names that mean something since a later machine version; before it they were kept unseen.
-_SINCE = {DEDUP_HEADER: 3, STREAM_CONFIG: STREAMS_SINCE, SLO_OLDEST_AGE: SLO_SINCE}
+_SINCE = {
+    DEDUP_HEADER: 3,
+    STREAM_CONFIG: STREAMS_SINCE,
+    SLO_OLDEST_AGE: SLO_SINCE,
+    GROUP_KEY: GROUP_KEY_SINCE,
+}
 
 
 def compared(version: int) -> Collection[str]:
@@ -165,6 +178,14 @@ def parse_arguments(arguments: Any, version: int = MACHINE_VERSION) -> QueueConf
             f"{QUEUE_TYPE} {STREAM} and {STREAM_CONFIG} need each other: streams are created and"
             " read by NATS's clients"
         )
+    if version >= GROUP_KEY_SINCE and GROUP_KEY in given:
+        if given.get("x-max-priority"):
+            return _bad(
+                f"{GROUP_KEY} keeps the order of each key's messages, and x-max-priority would"
+                " change it: declare the queue with one of them"
+            )
+        if given.get(QUEUE_TYPE) == STREAM:
+            return _bad(f"{GROUP_KEY} is for queues: every reader of a stream gets all in order")
     config = settings_from(cast("Mapping[str, Any]", given))
     if config.delayed_retry_min_ms > config.delayed_retry_max_ms:
         return _bad(
@@ -207,7 +228,14 @@ def settings_from(given: Mapping[str, Any], *, auto_delete: bool = False) -> Que
         dedup_window_ms=given.get("x-dedup-window") or None,  # 0: off
         auto_delete=auto_delete,
         slo_oldest_age_ms=given.get(SLO_OLDEST_AGE),
+        group_key=_group_key(given),
     )
+
+
+def _group_key(given: Mapping[str, Any]) -> str | None:
+    """Before there was one, a name like this was kept whatever it said."""
+    name = given.get(GROUP_KEY)
+    return name if isinstance(name, str) and name and not given.get("x-max-priority") else None
 
 
 def inequivalence(

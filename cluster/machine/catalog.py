@@ -84,6 +84,7 @@ class CatalogMachine:
 
     def __init__(self) -> None:
         self.version = 1
+        self.applied = 0  # by this copy alone: while it stays the same, so does all that is read
         self._nodes = Nodes()
         self._groups = Groups()
         self._queues = Queues()
@@ -142,6 +143,7 @@ class CatalogMachine:
 
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         """Total: every command, also one it does not know, is answered and never raised about."""
+        self.applied += 1
         clause = self._clauses.get(cast("type[Any]", type(command)))
         if clause is None:
             name = getattr(command, "tag", type(command).__name__)
@@ -336,6 +338,7 @@ class CatalogMachine:
         one, and so is a vhost that nobody had to make.
         """
         state = cast("dict[str, Any]", cbor2.loads(data))
+        self.applied += 1
         self.version = state["version"]
         self._placing.next_queue_id = QueueId(state["next_queue_id"])
         self._routing.generation = state.get("generation", 0)

@@ -131,6 +131,8 @@ class Administration:
         if table in ("vhosts", "policies", "operator_policies"):
             self._policies.forget(key[0])
             self._routing.changed(key[0])
+        elif table == "parameters":  # one may say that a queue is split
+            self._routing.changed(key[1])
         elif table == "vhost_limits":
             self._policies.forget(key[0])
 

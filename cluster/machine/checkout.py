@@ -30,7 +30,7 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.timetable import Deadline
-from cluster.types import ConsumerKey, made
+from cluster.types import ORDINAL_BITS, ConsumerKey, made
 
 SPAN_MS_MAX = 1 << 40
 #: Up to so many ready messages are dealt out one by one; more are shared in ranges, so that a batch
@@ -67,15 +67,15 @@ class Checkout:
         left = CHUNKS_AT_ONCE_MAX
         ring: deque[Consumer] | None = None
         share = turns = 0
-        while ready.count and left > 0:
+        while ready.count and left > 0 and (free := ready.free):
             serving = consumers.serving()
             if serving is None:
                 break
             if serving is not ring or turns == 0:
                 turns = len(serving)
                 ring = serving
-                share = -(-ready.count // turns)
-                if turns > 1 and ready.count <= DEAL_SINGLY_MAX:
+                share = -(-free // turns)
+                if turns > 1 and free <= DEAL_SINGLY_MAX:
                     share = 1
             turns -= 1
             consumer = serving[0]
@@ -104,56 +104,94 @@ class Checkout:
         """Give the consumer the next messages, at most `limit` in at most `left` chunks, under one
         fencing token.
         """
-        messages, expiry, recorder = self.messages, self.expiry, self.identity.recorder
-        ready, store = messages.ready, messages.store
+        messages, expiry = self.messages, self.expiry
+        ready, store, keyed = messages.ready, messages.store, messages.keyed
         token = self._new_token(context)
         due_ms = self._due_of(consumer, context.now_ms)
         hold = made(Hold, (token, due_ms))
         chunks: list[Chunk] = []
-        while limit > 0 and left > 0 and ready.count:
+        while limit > 0 and left > 0 and ready.count and ready.free:
             here = limit
             expired = False
-            if limit > left:
-                first = ready.top.head[0]
-                here = min(limit, store.reach(first, left) - first + 1)
-            if expiry.possible:
-                first, last = ready.top.head
-                expired, end = expiry.judge(first, min(last, first + here - 1), context.now_ms - 1)
-                here = end - first + 1
-            first, last = ready.take(here)
+            if keyed is not None:
+                alone = messages.may_expire
+                first, last = keyed.serve(1 if alone else min(limit, left))
+                expired = alone and expiry.judge(first, last, context.now_ms - 1)[0]
+            else:
+                if limit > left:
+                    first = ready.front[0]
+                    here = min(limit, store.reach(first, left) - first + 1)
+                if messages.may_expire:
+                    first, last = ready.front
+                    end = min(last, first + here - 1)
+                    expired, end = expiry.judge(first, end, context.now_ms - 1)
+                    here = end - first + 1
+                first, last = ready.take(here)
             messages.waiting_bytes -= store.bytes_of(first, last)
             if expired:
                 self.disposal.dead_letter(context, first, last, EXPIRED)
                 continue
             limit -= last - first + 1
-            taken = messages.chunks_of(first, last, token)
+            taken = self._give(consumer, first, last, hold)
             left -= len(taken)
             chunks += taken
-            if recorder is not None:
-                recorder.delivered(self.identity, consumer, taken)
-            if consumer.auto_settle:
-                messages.release(first, last)
-                self.seen = max(self.seen, last)
-            else:
-                consumer.held.put(first, last, hold)
-                if consumer.windowed:
-                    consumer.ahead.put(first, last, token)
-                self.unsettled_count += last - first + 1
         if chunks and not consumer.auto_settle:
             self._expect_by(consumer, due_ms)
         return chunks
 
+    def take_named(self, context: ApplyContext, consumer: Consumer, ranges: Ranges) -> list[Chunk]:
+        """Give the consumer those of these messages that wait, ready or delayed, whatever is before
+        them, under one fencing token. What is ready and has expired is not given, nor is one that
+        has to wait for another one of its key.
+        """
+        messages, expiry = self.messages, self.expiry
+        if messages.keyed is not None:
+            ranges = messages.keyed.apart(ranges)
+        if messages.may_expire:
+            for first, last in [each for pair in ranges for each in messages.ready.pieces(*pair)]:
+                start = first
+                while start <= last:
+                    expired, end = expiry.judge(start, last, context.now_ms - 1)
+                    for low, high in messages.ready.cut(start, end) if expired else ():
+                        messages.waiting_bytes -= messages.store.bytes_of(low, high)
+                        self.disposal.dead_letter(context, low, high, EXPIRED)
+                    start = end + 1
+        due_ms = self._due_of(consumer, context.now_ms)
+        hold = made(Hold, (self._new_token(context), due_ms))
+        taken = messages.take_waiting(ranges)
+        chunks = [chunk for pair in taken for chunk in self._give(consumer, *pair, hold)]
+        if chunks and not consumer.auto_settle:
+            self._expect_by(consumer, due_ms)
+        return chunks
+
+    def _give(self, consumer: Consumer, first: int, last: int, hold: Hold) -> list[Chunk]:
+        """These wait no more: the consumer has them."""
+        messages, recorder = self.messages, self.identity.recorder
+        taken = messages.chunks_of(first, last, hold.token)
+        if recorder is not None:
+            recorder.delivered(self.identity, consumer, taken)
+        if consumer.auto_settle:
+            messages.release(first, last)
+            self.seen = max(self.seen, last)
+        else:
+            consumer.held.put(first, last, hold)
+            if consumer.windowed:
+                consumer.ahead.put(first, last, hold.token)
+            self.unsettled_count += last - first + 1
+        return taken
+
     def passing(self) -> int:
         """How many messages would surely go straight through to consumers."""
-        if self.messages.ready.count or self.paused:
-            return 0
+        if self.messages.ready.count or self.paused or self.messages.keyed is not None:
+            return 0  # a key may be held
         return min(self.consumers.capacity(), CHUNKS_AT_ONCE_MAX)
 
     def _new_token(self, context: ApplyContext) -> int:
         """Fences one delivery decision: larger than all before."""
         token = self.last_token + 1
-        if token < context.token_floor:
-            token = context.token_floor
+        floor = context.index << ORDINAL_BITS
+        if token < floor:
+            token = floor
         self.last_token = token
         return token
 
@@ -422,10 +460,23 @@ class Checkout:
                 continue
             messages.waiting_bytes += messages.store.bytes_of(start, end)
             wait_ms = self._retry_delay_ms(mark, failed) if delay_ms is None else delay_ms
-            if wait_ms:
+            if wait_ms and delay_ms is not None and messages.may_expire and context.version >= 5:
+                self._put_aside(start, end, context.now_ms + wait_ms)
+            elif wait_ms:
                 messages.delay(start, end, context.now_ms + wait_ms)
             else:
                 messages.ready.add(start, end, identity.capped(mark.priority))
+
+    def _put_aside(self, first: int, last: int, due_ms: int) -> None:
+        """By a consumer, perhaps for years: until then, or until they have expired, which ready
+        messages do when their time is over (C17).
+        """
+        while first <= last:
+            ends_ms = self.expiry.expires_at_ms(first)
+            until_ms = due_ms if ends_ms is None else min(due_ms, ends_ms + 1)
+            end = min(last, self.messages.store.run_end(first))
+            self.messages.delay(first, end, until_ms)
+            first = end + 1
 
     def _retry_delay_ms(self, mark: Mark, failed: bool) -> int:
         """Linear in the failures: min, twice min, ... up to max."""

@@ -55,7 +55,12 @@ ATTR_DEATHS = 5
 ATTR_SUBJECT = 6  # bytes: NATS's subject, under which the message is stored
 # map of what NATS's headers ask of the stream: see `cluster.machine.stream.settings`
 ATTR_ASKED = 7
+# text: the message's key, in a queue with `QueueConfig.group_key`; since machine version 5
+ATTR_GROUP_KEY = 8
 
+
+#: As `QueueConfig.group_key`: a message's key is its routing key, and not a header.
+ROUTING_KEY = "routing-key"
 
 #: How long a delivery may stay unsettled, unless somebody says so (A18).
 CONSUMER_TIMEOUT_MS = 1_800_000
@@ -91,6 +96,9 @@ class QueueConfig:
     stream: Any = None
     # how old its oldest ready message may become before somebody is told; since machine version 5
     slo_oldest_age_ms: int | None = None
+    # by what messages are in groups, of each of which one is in flight: a header, or the routing
+    # key; since machine version 5
+    group_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,9 @@ class DeleteQueue:
     queue: QueueId
     if_unused: bool = False
     if_empty: bool = False
+    #: Nor does any consumer hold a message of it, nor is a dead letter on its way; since machine
+    #: version 5.
+    if_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +345,9 @@ class Get:
     session: SessionId
     count: int = 1
     auto_settle: bool = False
+    #: Those of these that wait, ready or delayed, in the place of the next ones; since machine
+    #: version 5.
+    positions: Ranges = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +473,33 @@ class Acknowledge:
     reasons: Sequence[tuple[int, str]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreConsumer:
+    """How far a consumer was when its stream was backed up. Only while the stream is a mirror, as
+    one is that is being restored. Messages that are gone are passed over; what is held is due as
+    if it was delivered now. Since machine version 5.
+    """
+
+    queue: QueueId
+    name: str
+    cursor: int  # first sequence that it was not given, of those that come in order
+    delivered: tuple[int, int, int]  # deliveries, the highest sequence, when the last one was
+    floor: tuple[int, int, int]  # likewise: all up to here was acknowledged
+    #: (first, last, the consumer's number of the first delivery less the sequence, deliveries)
+    held: Sequence[tuple[int, int, int, int]] = ()
+    picked: Ranges = ()  # below the cursor, and yet to be given
+    exhausted: Ranges = ()  # delivered too often
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreIds:
+    """Ids of messages that a stream had when it was backed up, oldest first; as above."""
+
+    queue: QueueId
+    ids: Sequence[tuple[str, int, int]]  # (id, sequence, stored ms)
+    last: str = ""  # of the message stored last
+
+
 #: What one queue is told to do.
 QueueCommand = (
     Enqueue
@@ -483,6 +524,8 @@ QueueCommand = (
     | DropConsumer
     | Fetch
     | Acknowledge
+    | RestoreConsumer
+    | RestoreIds
 )
 Step = Enqueue | Settle | Return | Discard | Withdraw
 GroupSteps = tuple[GroupId, Sequence[Step]]

@@ -202,8 +202,7 @@ class Consumers:
     @property
     def in_use(self) -> bool:
         """Somebody is subscribed."""
-        consumers = self.by_key
-        return bool(consumers) and any(each.registered for each in consumers.values())
+        return any(each.registered for each in self.by_key.values())
 
     def find(self, session: SessionId, tag: str) -> Consumer | None:
         return self._by_tag.get((session, tag))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cluster.machine.deadletters import Deaths
 from cluster.machine.effects import Effect
-from cluster.types import ORDINAL_BITS, ConsumerKey, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, QueueId, SessionId, Stamp
 
 #: The term in the number of a transfer stands above so many bits of a count.
 COUNT_BITS: Final = 32
@@ -37,6 +38,11 @@ class DeadLetterTarget(Protocol):
     id: QueueId
     name: str
 
+    @property
+    def group_key(self) -> str | None:
+        """As `QueueConfig.group_key`."""
+        ...
+
     def takes_all(self, count: int, sizes: Sequence[int], /) -> bool:
         """Is there surely room for so many more?"""
         ...
@@ -52,8 +58,11 @@ class DeadLetterTarget(Protocol):
         priority: int,
         deaths: Deaths,
         parts: Mapping[int, Sequence[tuple[int, int]]],
+        names: Sequence[str | None] | None,
     ) -> None:
-        """`parts`: entries of large bodies, by their places among these."""
+        """`parts`: entries of large bodies, by their places among these. `names`: their keys, if
+        it asks for the same as the queue that they come from.
+        """
 
 
 class GroupOfQueues(Protocol):
@@ -76,31 +85,19 @@ class GroupOfQueues(Protocol):
         """A consumer of this session did not settle in time: the session is dead here (A18)."""
 
 
+@dataclass(eq=False, slots=True)
 class ApplyContext:
     """Made for one command, thrown away after it."""
 
-    __slots__ = (
-        "body_offset",
-        "decided",
-        "effects",
-        "group",
-        "index",
-        "now_ms",
-        "stamp",
-        "token_floor",
-        "touched",
-    )
-
-    def __init__(self, stamp: Stamp, now_ms: int, group: GroupOfQueues) -> None:
-        self.stamp = stamp
-        self.now_ms = now_ms  # not the stamp's: this one never goes back
-        self.index = stamp.index
-        self.body_offset = stamp.body_offset
-        self.token_floor = stamp.index << ORDINAL_BITS
-        self.decided = False  # part of a transaction: limits refuse nothing any more
-        self.group = group
-        self.effects: list[Effect] = []
-        self.touched: dict[int, None] = {}  # queues in which something may have to happen now
+    stamp: Stamp
+    index: int
+    body_offset: int
+    now_ms: int  # not the stamp's: this one never goes back
+    group: GroupOfQueues
+    decided: bool = False  # part of a transaction: limits refuse nothing any more
+    effects: list[Effect] = field(default_factory=list[Effect])
+    #: Queues in which something may have to happen now.
+    touched: dict[int, None] = field(default_factory=dict[int, None])
 
     @property
     def version(self) -> int:

@@ -24,7 +24,6 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.effects import ConsumerEnded, Deliver, Effect
-from cluster.machine.kinds import QueueKind
 from cluster.machine.replies import Enqueued, Fetched, Got, Ok, Refused, Reply
 
 
@@ -81,13 +80,13 @@ class GroupCounters:
     def watched(self) -> int:
         return len(self._watchers)
 
-    def advanced(self, queue: QueueKind, now_ms: int) -> None:
-        """What could happen in the queue has happened; what waits now has to wait."""
-        counters = self.of[queue.id]
+    def advanced(self, queue: int, held_up: bool, now_ms: int) -> None:
+        """What could happen in the queue has happened. `held_up`: as `QueueKind.advance` says."""
+        counters = self.of[queue]
         counters.changes += 1
         for changed in self._watchers:
-            changed[queue.id] = None
-        if queue.is_held_up:
+            changed[queue] = None
+        if held_up:
             if counters.held_up_since_ms is None:
                 counters.held_up_since_ms = now_ms
         elif counters.held_up_since_ms is not None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.machine.commands import DeadLettersMoved
-from cluster.machine.context import ApplyContext
+from cluster.machine.commands import ROUTING_KEY, DeadLettersMoved
+from cluster.machine.context import ApplyContext, DeadLetterTarget
 from cluster.machine.deadletters import (
     DELIVERY_LIMIT,
     PURGED,
@@ -90,10 +90,13 @@ class Disposal:
                 sizes = store.sizes_of(piece.first, piece.last)
                 # Behind those that wait already, so that they stay in order.
                 waits = self.outbox.count or not target.takes_all(len(sizes), sizes)
+                waits = waits or not self._knows_keys(target)
                 if waits and exchange is not None:
                     self._post(context, piece.first, piece.last, deaths, mark)
                     continue
                 parts = store.parts_of(piece.first, piece.last)
+                keyed = self.messages.keyed
+                names = keyed and keyed.names(piece.first, piece.last)
                 target.take_dead_letters(
                     context,
                     index=piece.bodies.index,
@@ -102,8 +105,17 @@ class Disposal:
                     priority=mark.priority,
                     deaths=deaths,
                     parts={position - piece.first: rest for position, rest in parts.items()},
+                    names=names,
                 )
                 self.messages.release(piece.first, piece.last)
+
+    def _knows_keys(self, target: DeadLetterTarget) -> bool:
+        """Messages have the keys there that they have here, if it asks for any. Else who reads
+        their headers has to take them there.
+        """
+        config, there = self.identity.config, target.group_key
+        changed = there == ROUTING_KEY and config.dead_letter_routing_key is not None
+        return there is None or (there == config.group_key and not changed)
 
     def _post(
         self, context: ApplyContext, first: int, last: int, deaths: Deaths, mark: Mark

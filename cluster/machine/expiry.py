@@ -20,10 +20,6 @@ class MessageExpiry:
     messages: Messages
     disposal: Disposal
 
-    @property
-    def possible(self) -> bool:
-        return self.identity.config.message_ttl_ms is not None or self.messages.marks.count > 0
-
     def sweep(self, context: ApplyContext, *, inclusive: bool) -> None:
         """Remove what has expired at the head of each priority (C14, C15).
 

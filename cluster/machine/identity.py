@@ -89,6 +89,9 @@ class EventRecorder(Protocol):
 
     def purged(self, queue: QueueIdentity, first: int, last: int) -> None: ...
 
+    def withdrawn(self, queue: QueueIdentity, first: int, last: int) -> None:
+        """Taken out while they waited, perhaps into another queue."""
+
     def active(self, queue: QueueIdentity, consumer: Consumer | None, token: int) -> None:
         """The single active consumer changed."""
 

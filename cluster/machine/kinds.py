@@ -33,11 +33,6 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         ...
 
     @property
-    def is_held_up(self) -> bool:
-        """Messages are ready, and those who are subscribed may not have them now."""
-        ...
-
-    @property
     def in_use(self) -> bool:
         """Somebody is subscribed."""
         ...
@@ -72,7 +67,11 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
 
     def set_version(self, version: int, /) -> None: ...
     def close(self, context: ApplyContext, /) -> None: ...
-    def advance(self, context: ApplyContext, /) -> None: ...
+    def advance(self, context: ApplyContext, /) -> bool:
+        """Let everything happen that can happen now: doing it twice changes nothing. True: messages
+        are ready, and those who are subscribed may not have them now.
+        """
+        ...
 
     # Looking.
     def admits(self, sizes: Sequence[int], /) -> bool:

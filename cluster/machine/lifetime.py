@@ -62,8 +62,7 @@ class QueueLifetime:
             context.effects.append(QueueExpired(self.identity.id))
 
     def look_ahead(self) -> None:
-        config = self.identity.config
-        if config.expires_ms is not None or (config.auto_delete and self.had_consumer):
-            due_ms = self._due_ms()
-            if due_ms is not None:
-                self.deadline.wake_at(due_ms)
+        """Of a queue that may end by itself."""
+        due_ms = self._due_ms()
+        if due_ms is not None:
+            self.deadline.wake_at(due_ms)

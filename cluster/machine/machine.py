@@ -33,6 +33,8 @@ from cluster.machine.commands import (
     PutConsumer,
     QueueCommand,
     Reserve,
+    RestoreConsumer,
+    RestoreIds,
     Retime,
     Subscribe,
     Tick,
@@ -55,7 +57,9 @@ from cluster.machine.interface import (
     Row,
     RowState,
 )
+from cluster.machine.keyed import HeldKey
 from cluster.machine.kinds import KINDS, QueueKind
+from cluster.machine.queue import Queue
 from cluster.machine.replies import (
     BAD_ARGUMENT,
     IN_USE,
@@ -67,6 +71,7 @@ from cluster.machine.replies import (
     Refused,
     Reply,
 )
+from cluster.machine.runs import joined
 from cluster.machine.sessions import SessionTable
 from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.stream import Stream
@@ -93,7 +98,7 @@ QUEUE_COMMANDS: dict[Any, int] = {
     Handed: 2,
     BodyPart: 3,
     **dict.fromkeys((DeleteMessage, PutConsumer, DropConsumer, Fetch, Acknowledge), 4),
-    **dict.fromkeys((Withdraw, Retime), 5),
+    **dict.fromkeys((Withdraw, Retime, RestoreConsumer, RestoreIds), 5),
 }
 DIGEST_BYTES = 16
 #: Ranges of live entries that are kept of a queue that does not change.
@@ -137,8 +142,9 @@ class QueueMachine:
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         if self.now_ms < stamp.now_ms <= NOW_MS_MAX:
             self.now_ms = stamp.now_ms
-        context = ApplyContext(stamp, self.now_ms, self)
-        now_ms, touched, counted = context.now_ms, context.touched, self._recorder is None
+        now_ms, counted = self.now_ms, self._recorder is None
+        context = ApplyContext(stamp, stamp.index, stamp.body_offset, now_ms, self)
+        touched = context.touched
         if self._transactions.reserved:
             self._transactions.forget_reserved(context)
         if stamp.term >= self._ends:
@@ -157,10 +163,12 @@ class QueueMachine:
             self._unchanged.pop(queue_id, None)
             queue = self._queues.get(queue_id)
             if queue is not None:
-                queue.advance(context)
-                self._timetable.schedule(queue)
+                held_up = queue.advance(context)
+                deadline = queue.deadline
+                if deadline.due_ms != deadline.scheduled_ms:
+                    self._timetable.schedule(queue)
                 if counted:
-                    self.counters.advanced(queue, now_ms)
+                    self.counters.advanced(queue_id, held_up, now_ms)
         if counted:
             self.counters.applied(now_ms, command, reply, context.effects)
         return made(Applied, (reply, context.effects))
@@ -273,6 +281,14 @@ class QueueMachine:
             return Refused(
                 NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
             )
+        if command.if_settled and (
+            queue.message_count or queue.dead_letters(1) or any(queue.reserved)
+        ):
+            return Refused(
+                NOT_EMPTY,
+                f"messages of queue {queue.name} wait, are with consumers, or are on their way to"
+                " where they are dead-lettered, or to it in a transaction",
+            )
         count = queue.message_count
         self._drop(context, queue)
         return Ok(count)
@@ -299,7 +315,8 @@ class QueueMachine:
     # --- time -------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        queue_ms, session_ms = self._timetable.next_due_ms(), self._sessions.due_ms
+        timetable, session_ms = self._timetable, self._sessions.due_ms
+        queue_ms = timetable.next_due_ms() if timetable.heap else None
         if queue_ms is None or session_ms is None:
             return session_ms if queue_ms is None else queue_ms
         return min(queue_ms, session_ms)
@@ -376,6 +393,18 @@ class QueueMachine:
         found = self._queues.get(queue)
         return found is not None and found.is_large(position)
 
+    def held_keys(self, queue: QueueId, most: int) -> Sequence[tuple[HeldKey, ConsumerKey | None]]:
+        """Of a queue with message groups: keys that messages wait for, those with the most first,
+        and the consumer that has each; None: it waits for its retry.
+        """
+        found = self._queues.get(queue)
+        return found.held_keys(most) if isinstance(found, Queue) else []
+
+    def has_free(self, queue: QueueId) -> bool:
+        """Is any message ready, and not behind another of its key?"""
+        found = self._queues.get(queue)
+        return isinstance(found, Queue) and found.messages.ready.free > 0
+
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
 
@@ -435,14 +464,7 @@ class QueueMachine:
                 if len(live) <= LIVE_KEPT_MAX:
                     known.live = live
             ranges += live
-        ranges.sort()
-        merged: list[tuple[int, int]] = []
-        for first, last in ranges:
-            if merged and first <= merged[-1][1] + 1:
-                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-            else:
-                merged.append((first, last))
-        return merged
+        return joined(sorted(ranges))
 
     def snapshot(self) -> bytes:
         return snapshot.encode(self._state([queue.dump() for queue in self._in_order()]))

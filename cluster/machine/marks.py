@@ -10,19 +10,23 @@ from typing import Any, NamedTuple, cast
 
 import cbor2
 
+from cluster.machine.arguments import GROUP_KEY_SINCE
 from cluster.machine.commands import (
     ATTR_DEATHS,
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
+    ATTR_GROUP_KEY,
     ATTR_PRIORITY,
     ATTR_TTL_MS,
 )
 from cluster.machine.deadletters import Deaths, valid_deaths
 from cluster.machine.runs import CUTS_ONE_BY_ONE, RangeMap
 from cluster.machine.sums import factor, packed, weight
+from cluster.machine.versions import MACHINE_VERSION
 
 PRIORITY_MAX = 255
 DEDUP_ID_CHARS_MAX = 256
+GROUP_KEY_CHARS_MAX = 255
 TIME_MS_MAX = 1 << 53
 
 
@@ -126,12 +130,15 @@ class Attrs(NamedTuple):
     deliver_at_ms: int | None = None
     dedup_id: str | None = None
     deaths: Deaths | None = None
+    group: str | None = None
 
 
 NO_ATTRS = Attrs()
+#: What `attrs` has for each message.
+_MAPS = frozenset((dict, type(None)))
 
 
-def parse_attrs(attrs: Any) -> Attrs | str:
+def parse_attrs(attrs: Any, version: int = MACHINE_VERSION) -> Attrs | str:
     """The attributes of one message, or a sentence about what is wrong with them."""
     if attrs is None:
         return NO_ATTRS
@@ -157,7 +164,31 @@ def parse_attrs(attrs: Any) -> Attrs | str:
         deaths = valid_deaths(deaths)
         if deaths is None:
             return "death records must be a list of maps with queue, reason and count"
-    return Attrs(priority, ttl_ms, deliver_at_ms, dedup_id, deaths or None)
+    group = given.get(ATTR_GROUP_KEY) if version >= GROUP_KEY_SINCE else None
+    if group is not None and not is_group_key(group):
+        return f"a message's key is text of 1 to {GROUP_KEY_CHARS_MAX} characters"
+    return Attrs(priority, ttl_ms, deliver_at_ms, dedup_id, deaths or None, group)
+
+
+def group_keys(attrs: Any, count: int) -> list[str | None] | None:
+    """The keys of so many messages, if they have no other attributes; None: look closely."""
+    each = cast("Sequence[Any]", [attrs] * count if type(attrs) is dict else attrs)
+    if type(each) not in (list, tuple) or len(each) != count:
+        return None
+    if not _MAPS.issuperset(map(type, each)):
+        return None
+    try:
+        found = [one[ATTR_GROUP_KEY] if one is not None and len(one) == 1 else one for one in each]
+    except KeyError:
+        return None
+    if set(map(type, found)) == {str}:
+        sizes = list(map(len, cast("list[str]", found)))
+        return found if min(sizes) >= 1 and max(sizes) <= GROUP_KEY_CHARS_MAX else None
+    return found if all(one is None or is_group_key(one) for one in found) else None
+
+
+def is_group_key(value: Any) -> bool:
+    return type(value) is str and 1 <= len(value) <= GROUP_KEY_CHARS_MAX
 
 
 def _is_int(value: Any) -> bool:

@@ -11,9 +11,10 @@ from operator import itemgetter
 from typing import Any
 
 from cluster.machine.identity import QueueIdentity
+from cluster.machine.keyed import KeyedReady
 from cluster.machine.marks import NO_MARK, Mark, Marks
 from cluster.machine.replies import Chunk
-from cluster.machine.runs import RangeMap
+from cluster.machine.runs import RangeMap, joined
 from cluster.machine.store import Store, pack, unpack
 from cluster.machine.sums import factor, packed, weight
 from cluster.machine.timetable import Deadline
@@ -42,9 +43,14 @@ class ReadyMessages:
         self.count += last - first + 1
 
     @property
-    def top(self) -> RangeMap[None]:
-        """The level that is served next. Only when not empty."""
-        return self._levels[self._used.bit_length() - 1]
+    def free(self) -> int:
+        """How many messages could be handed out at once."""
+        return self.count
+
+    @property
+    def front(self) -> tuple[int, int]:
+        """The range that is served next. Only when not empty."""
+        return self._levels[self._used.bit_length() - 1].head
 
     def take(self, limit: int) -> tuple[int, int]:
         """Remove up to `limit` neighbours at the head. Only when not empty."""
@@ -146,7 +152,8 @@ class Messages:
     deadline: Deadline
     store: Store = field(default_factory=Store)
     marks: Marks = field(default_factory=Marks)
-    ready: ReadyMessages = field(default_factory=ReadyMessages)
+    ready: ReadyMessages | KeyedReady = field(init=False)
+    keyed: KeyedReady | None = None  # the same, of a queue with message groups
     #: A heap of (ready at ms, first, last).
     delayed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     delayed_count: int = 0
@@ -155,10 +162,20 @@ class Messages:
     #: While many leave together: those that did so far, and whether their bodies are released.
     _leaving: list[tuple[int, int, bool]] | None = None
 
+    def __post_init__(self) -> None:
+        if self.identity.config.group_key is not None:
+            self.keyed = KeyedReady()
+        self.ready = ReadyMessages() if self.keyed is None else self.keyed
+
     @property
     def waiting_count(self) -> int:
         """Messages that the limits count."""
         return self.ready.count + self.delayed_count
+
+    @property
+    def may_expire(self) -> bool:
+        """Some of them, at some time: else nobody has to look."""
+        return self.identity.config.message_ttl_ms is not None or self.marks.count > 0
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -170,8 +187,9 @@ class Messages:
         now_ms: int,
         mark: Mark | None = None,
         ready_at_ms: int | None = None,
+        names: Sequence[str | None] | None = None,
     ) -> int:
-        """Give these bodies positions and make them ready, now or later."""
+        """Give these bodies positions and make them ready, now or later. `names`: their keys."""
         count = len(sizes)
         store = self.store
         bytes_before = store.bytes
@@ -181,7 +199,11 @@ class Messages:
         if mark is not None and mark != NO_MARK:
             self.marks.put(first, last, mark)
         if ready_at_ms is not None:
+            if self.keyed is not None and names is not None:
+                self.keyed.name(first, names)
             self.delay(first, last, ready_at_ms)
+        elif self.keyed is not None and names is not None:
+            self.keyed.enter(first, names)
         else:
             self.ready.add(first, last, 0 if mark is None else self.identity.capped(mark.priority))
         return first
@@ -266,7 +288,7 @@ class Messages:
 
     def take_head_bytes(self, wanted: int, look_at: int) -> tuple[int, int]:
         """As `take_head`: at most as many as are needed to be rid of so many bytes."""
-        first, last = self.ready.top.head if self.ready.count else self.delayed[0][1:]
+        first, last = self.ready.front if self.ready.count else self.delayed[0][1:]
         count = 0
         for size in self.store.sizes_of(first, min(last, first + look_at - 1)):
             count += 1
@@ -277,6 +299,8 @@ class Messages:
 
     def release(self, first: int, last: int) -> None:
         """These messages are done with; they wait no longer, and no consumer holds them."""
+        if self.keyed is not None:
+            self.keyed.forget(first, last)
         if self._leaving is not None:
             self._leaving.append((first, last, True))
             return
@@ -286,6 +310,8 @@ class Messages:
 
     def unmark(self, first: int, last: int) -> None:
         """These go into the outbox, which knows itself what is special about them."""
+        if self.keyed is not None:
+            self.keyed.forget(first, last)
         if self._leaving is not None:
             self._leaving.append((first, last, False))
         else:
@@ -302,8 +328,8 @@ class Messages:
         self._leaving = None
         leaving.sort()
         if self.marks.count:
-            self.marks.cut_all(_joined([(first, last) for first, last, _ in leaving]))
-        for first, last in _joined([(first, last) for first, last, goes in leaving if goes]):
+            self.marks.cut_all(joined([(first, last) for first, last, _ in leaving]))
+        for first, last in joined([(first, last) for first, last, goes in leaving if goes]):
             self.store.release(first, last)
 
     # --- looking ----------------------------------------------------------------------------------
@@ -343,7 +369,8 @@ class Messages:
         if self._delayed_sum is None:
             self._delayed_sum = self._sum_of_delayed()
         delayed = [self.delayed_count, packed(self._delayed_sum)]
-        return [self._dump_ready(), self.marks.fingerprint(), delayed]
+        ready = self._dump_ready() if self.keyed is None else self.keyed.fingerprint()
+        return [ready, self.marks.fingerprint(), delayed]
 
     def _dump_ready(self) -> list[Any]:
         levels: list[Any] = []
@@ -405,14 +432,3 @@ def _without(first: int, last: int, cuts: Sequence[tuple[int, int]]) -> list[tup
             left.append((first, start - 1))
         first = end + 1
     return [*left, (first, last)] if first <= last else left
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbours among these ascending ranges are one."""
-    joined: list[tuple[int, int]] = []
-    for first, last in ranges:
-        if joined and joined[-1][1] + 1 == first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined

@@ -35,6 +35,8 @@ from cluster.machine.commands import (
     QueueCommand,
     QueueConfig,
     Ranges,
+    RestoreConsumer,
+    RestoreIds,
     Retime,
     Return,
     SetCredit,
@@ -56,6 +58,7 @@ from cluster.machine.effects import (
 from cluster.machine.expiry import MessageExpiry
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Removed, Row, RowState
+from cluster.machine.keyed import HeldKey
 from cluster.machine.lifetime import QueueLifetime
 from cluster.machine.limits import QueueLimits
 from cluster.machine.marks import NO_MARK, Mark
@@ -145,7 +148,15 @@ class Queue:
                 return self.surgery.retime(context, command)
             case UpdateQueue():
                 return self._update(command.config)
-            case DeleteMessage() | PutConsumer() | DropConsumer() | Fetch() | Acknowledge():
+            case (
+                DeleteMessage()
+                | PutConsumer()
+                | DropConsumer()
+                | Fetch()
+                | Acknowledge()
+                | RestoreConsumer()
+                | RestoreIds()
+            ):
                 return Refused(WRONG_KIND, f"queue {self.name} is no stream")
             case _:
                 assert_never(command)
@@ -163,6 +174,7 @@ class Queue:
             type=declared.type,
             single_active_consumer=declared.single_active_consumer,
             max_priority=declared.max_priority,
+            group_key=declared.group_key,
             auto_delete=declared.auto_delete,
         )
         self.limits.configure()
@@ -190,6 +202,10 @@ class Queue:
                     ConsumerEnded(self.id, consumer.key, consumer.session, "queue_deleted")
                 )
 
+    @property
+    def group_key(self) -> str | None:
+        return self.identity.config.group_key
+
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
         return self.limits.takes_all(count, sizes)
 
@@ -203,13 +219,14 @@ class Queue:
         priority: int,
         deaths: Deaths,
         parts: Mapping[int, Sequence[tuple[int, int]]],
+        names: Sequence[str | None] | None,
     ) -> None:
         """With overflow `drop-head` older messages make room for them.
 
         Otherwise it was asked before whether there is room: nobody is there to be refused.
         """
         mark = Mark(priority=priority, deaths=deaths)
-        first = self.messages.add(index, offset, sizes, context.now_ms, mark)
+        first = self.messages.add(index, offset, sizes, context.now_ms, mark, names=names)
         for place, indexes in parts.items():
             self.messages.store.add_parts(first + place, indexes)
         if (recorder := self.identity.recorder) is not None:
@@ -261,8 +278,7 @@ class Queue:
 
     # --- the end of a command ---------------------------------------------------------------------
 
-    def advance(self, context: ApplyContext) -> None:
-        """Let everything happen that can happen now. Doing it twice changes nothing."""
+    def advance(self, context: ApplyContext) -> bool:
         now_ms, messages, checkout = context.now_ms, self.messages, self.checkout
         due_ms = self.deadline.due_ms
         is_due = due_ms is not None and due_ms <= now_ms
@@ -270,8 +286,8 @@ class Queue:
             checkout.elect(context)
         if messages.delayed:
             messages.end_delays(now_ms)
+        may_expire = messages.ready.count > 0 and messages.may_expire
         if messages.ready.count:
-            may_expire = self.expiry.possible
             if may_expire:
                 self.expiry.sweep(context, inclusive=False)
             if self.consumers.by_key and not checkout.paused:
@@ -286,22 +302,25 @@ class Queue:
             self.lifetime.end(context)
             self._plan_anew(now_ms)
         else:
-            self._look_ahead(now_ms)
+            self._look_ahead(now_ms, may_expire)
+        return messages.ready.count > 0 and bool(self.consumers.by_key) and self.consumers.in_use
 
-    def _look_ahead(self, now_ms: int) -> None:
+    def _look_ahead(self, now_ms: int, may_expire: bool) -> None:
         """See to it that somebody looks when the next message or the queue itself is due."""
         if self.messages.ready.count:
-            if self.expiry.possible and (expires_at_ms := self.expiry.head_ms()) is not None:
+            if may_expire and (expires_at_ms := self.expiry.head_ms()) is not None:
                 self.deadline.wake_at(expires_at_ms)
             may_serve = self.consumers.by_key and not self.checkout.paused
-            if may_serve and self.consumers.serving() is not None:
+            if may_serve and self.messages.ready.free and self.consumers.serving() is not None:
                 self.deadline.wake_at(now_ms)  # there was more than one command may hand out
-        self.lifetime.look_ahead()
+        config = self.identity.config
+        if config.expires_ms is not None or config.auto_delete:
+            self.lifetime.look_ahead()
 
     def _plan_anew(self, now_ms: int) -> None:
         """Work out the earliest time from everything that can be due."""
         self.deadline.due_ms = None
-        self._look_ahead(now_ms)
+        self._look_ahead(now_ms, self.messages.may_expire)
         if self.messages.delayed:
             self.deadline.wake_at(self.messages.delayed[0][0])
         self.admission.look_ahead()
@@ -318,10 +337,6 @@ class Queue:
     @property
     def message_count(self) -> int:
         return self.messages.waiting_count + self.checkout.unsettled_count
-
-    @property
-    def is_held_up(self) -> bool:
-        return self.messages.ready.count > 0 and self.consumers.in_use
 
     def effects_on_leader(self) -> list[Effect]:
         """What a new leader must do again."""
@@ -343,6 +358,16 @@ class Queue:
     def is_large(self, position: int) -> bool:
         return bool(self.messages.store.parts_of(position, position))
 
+    def held_keys(self, most: int) -> list[tuple[HeldKey, ConsumerKey | None]]:
+        """Of the keys that messages wait for those with the most, and who has each; None: it waits
+        for its retry.
+        """
+        keyed, consumers = self.messages.keyed, self.consumers.by_key.values()
+        return [
+            (held, next((each.key for each in consumers if held.position in each.held), None))
+            for held in (keyed.held(most) if keyed is not None else ())
+        ]
+
     def consumer_keys(self) -> list[tuple[str, ConsumerKey]]:
         return [(consumer.session, consumer.key) for consumer in self.consumers.by_key.values()]
 
@@ -361,7 +386,7 @@ class Queue:
         identity, messages, consumers = self.identity, self.messages, self.consumers
         oldest_ms = None
         if messages.ready.count:
-            oldest_ms = messages.store.time_of(messages.ready.top.head[0])
+            oldest_ms = messages.store.time_of(messages.ready.front[0])
         return QueueView(
             id=self.id,
             name=self.name,
@@ -471,7 +496,8 @@ class Queue:
 
     def dump(self) -> list[Any]:
         messages, ids = self.messages, self.admission.dedup_ids
-        return [messages.store.dump(), *self._dump(messages.dump(), ids.dump())]
+        keyed = None if messages.keyed is None else messages.keyed.dump()
+        return [messages.store.dump(), *self._dump(messages.dump(), ids.dump(), keyed)]
 
     def fingerprint(self) -> list[Any]:
         """All that tells two states apart, without the columns of the store."""
@@ -480,7 +506,9 @@ class Queue:
         dedup_ids = ids.fingerprint() if version >= 2 else ids.dump()
         return [messages.store.fingerprint(), *self._dump(rows, dedup_ids)]
 
-    def _dump(self, messages: list[Any], dedup_ids: list[Any]) -> list[Any]:
+    def _dump(
+        self, messages: list[Any], dedup_ids: list[Any], keyed: list[Any] | None = None
+    ) -> list[Any]:
         version, lifetime = self.identity.version, self.lifetime
         row = [
             *messages,
@@ -499,6 +527,8 @@ class Queue:
             row += [self.checkout.seen, dump_removed(self.disposal.removed)]
         if version >= 3:
             row.append(self.admission.uploads.dump())
+        if keyed is not None:
+            row.append(keyed)
         return row
 
     def load(self, data: Sequence[Any], now_ms: int) -> None:
@@ -529,6 +559,8 @@ class Queue:
             self.admission.uploads.load(later[3])
         lifetime.unused_since_ms = unused_since_ms or 0
         self.messages.load(store, levels, marks, delayed, waiting_bytes)
+        if self.messages.keyed is not None:
+            self.messages.keyed.load(later[-1])
         limit = identity.config.delivery_limit
         self.consumers.load(consumers, self.id, identity.version, delivery_limit=limit)
         self.admission.publishers.load(publishers)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -309,3 +309,30 @@ class RangeMap(Generic[V]):
         assert count == self.count, "the count is wrong"
         sizes = (len(self._firsts), len(self._lasts), len(self._values))
         assert min(sizes) == max(sizes), "columns differ in length"
+
+
+def ranges_of(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending positions, none of them twice, as ranges: neighbours are one."""
+    found: list[tuple[int, int]] = []
+    first = last = -1
+    for position in positions:
+        if position == last + 1 and first >= 0:
+            last = position
+            continue
+        if first >= 0:
+            found.append((first, last))
+        first = last = position
+    if first >= 0:
+        found.append((first, last))
+    return found
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges; those that touch or overlap are one."""
+    found: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found

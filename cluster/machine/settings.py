@@ -39,4 +39,6 @@ def wrong_settings(config: QueueConfig) -> str | None:
         return f"overflow must be one of {', '.join(OVERFLOWS)}"
     if config.delayed_retry_type not in RETRY_TYPES:
         return f"delayed_retry_type must be one of {', '.join(RETRY_TYPES)}"
+    if config.group_key is not None and (not config.group_key or config.max_priority):
+        return "group_key is the name of a header, of a queue without priorities"
     return None

@@ -17,12 +17,14 @@ from cluster.machine.replies import (
     EXCLUSIVE_USE,
     LIMIT_REACHED,
     SINGLE_ACTIVE,
+    Chunk,
     Got,
     Ok,
     Refused,
     Reply,
     Subscribed,
 )
+from cluster.machine.surgery import wrong_ranges
 from cluster.types import ConsumerKey
 
 GET_COUNT_MAX = 65_536
@@ -115,20 +117,28 @@ class Subscriptions:
 
     def get(self, context: ApplyContext, command: Get) -> Reply:
         if self.checkout.consumers.single_active:
+            instead = "subscribe instead of get"
+            if command.positions:
+                instead = "retime messages to now, and it is given them next"
             return Refused(
                 SINGLE_ACTIVE,
-                f"queue {self.identity.name} has a single active consumer:"
-                " subscribe instead of get",
+                f"queue {self.identity.name} has a single active consumer: {instead}",
             )
         if not 1 <= command.count <= GET_COUNT_MAX:
             return Refused(BAD_ARGUMENT, f"count is a number from 1 to {GET_COUNT_MAX}")
+        if command.positions and (wrong := wrong_ranges(command.positions)) is not None:
+            return wrong
         self.lifetime.used(context.now_ms)
         consumer = Consumer(ConsumerKey(context.key), command.session, "")
         consumer.once = True
         consumer.auto_settle = command.auto_settle
         self.messages.end_delays(context.now_ms)
-        paused = self.checkout.paused
-        chunks = [] if paused else self.checkout.take(context, consumer, command.count)
+        chunks: list[Chunk] = []
+        if command.positions:
+            # By name it is given also when the queue is paused, as it could be moved.
+            chunks = self.checkout.take_named(context, consumer, command.positions)
+        elif not self.checkout.paused:
+            chunks = self.checkout.take(context, consumer, command.count)
         if consumer.held.count:
             self.checkout.consumers.add(consumer)
             context.group.consumer_added(consumer.session, self.identity.id, consumer.key)

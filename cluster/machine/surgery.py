@@ -27,7 +27,7 @@ class Surgery:
 
     def objection(self, ranges: Ranges) -> Refused | None:
         """Why these cannot all be withdrawn."""
-        wrong = _wrong(ranges)
+        wrong = wrong_ranges(ranges)
         if wrong is not None:
             return wrong
         missing = self.messages.missing(ranges)
@@ -51,7 +51,7 @@ class Surgery:
         with messages.leaving_together():
             for first, last in taken:
                 if recorder is not None:
-                    recorder.purged(self.identity, first, last)
+                    recorder.withdrawn(self.identity, first, last)
                 messages.release(first, last)
         return Ok(count)
 
@@ -59,7 +59,7 @@ class Surgery:
         """A message that nobody was given yet lives as long as if it had been published with this
         delay.
         """
-        wrong = _wrong(command.ranges)
+        wrong = wrong_ranges(command.ranges)
         if wrong is not None:
             return wrong
         if not 0 <= command.ready_at_ms <= TIME_MS_MAX:
@@ -79,7 +79,8 @@ class Surgery:
         return Ok(sum(last - first + 1 for first, last in taken))
 
 
-def _wrong(ranges: Ranges) -> Refused | None:
+def wrong_ranges(ranges: Ranges) -> Refused | None:
+    """Why these name no messages."""
     before = count = 0
     for first, last in ranges:
         if not before < first <= last:

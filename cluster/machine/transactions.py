@@ -133,7 +133,9 @@ class Transactions:
         return answer
 
     def _decide(self, context: ApplyContext, command: Transaction) -> Reply:
-        refusal = _malformed(command.steps, command.others) or self._objection(command.steps)
+        refusal = _malformed(command.steps, command.others, context.version) or self._objection(
+            command.steps
+        )
         if refusal is not None:
             return refusal
         number = 0
@@ -213,7 +215,7 @@ class Transactions:
         if not command.wants:
             return Ok(self._give_back(context, key))
         if key in self.reserved:
-            return Ok(len(command.wants))
+            return Ok(len(self.reserved[key].wants))
         if len(self.reserved) >= RESERVATIONS_MAX:
             return Refused(
                 LIMIT_REACHED, f"{RESERVATIONS_MAX} transactions are under way: try again later"
@@ -372,17 +374,18 @@ def _full(queue: QueueKind, count: int) -> Refused:
     return Refused(QUEUE_FULL, f"queue {queue.name} has no room for {count} messages")
 
 
-def _malformed(steps: Sequence[Step], others: Sequence[GroupSteps]) -> Refused | None:
+def _malformed(steps: Sequence[Step], others: Sequence[GroupSteps], version: int) -> Refused | None:
     """What is wrong with some step whatever the state of its queue."""
     groups = [group for group, _ in others]
     if len(set(groups)) != len(groups):
         return Refused(BAD_ARGUMENT, "a transaction names each group once")
-    wrongs = map(_wrong, (step for each in (steps, *(each for _, each in others)) for step in each))
+    every = (step for each in (steps, *(each for _, each in others)) for step in each)
+    wrongs = (_wrong(step, version) for step in every)
     wrong = next((wrong for wrong in wrongs if wrong is not None), None)
     return None if wrong is None else Refused(BAD_ARGUMENT, wrong)
 
 
-def _wrong(step: Step) -> str | None:
+def _wrong(step: Step, version: int) -> str | None:
     if isinstance(step, Enqueue):
         if step.publisher is not None or step.seqno:
             return "messages of a transaction have no publisher and no number"
@@ -393,7 +396,7 @@ def _wrong(step: Step) -> str | None:
             return "a body is bytes"
         if step.large is not None:
             return "a body that is kept in parts is no step of a transaction"
-        runs = runs_of(step.attrs, 0, count)
+        runs = runs_of(step.attrs, 0, count, version)
         return runs if isinstance(runs, str) else None
     before = 0
     for first, last in step.ranges:

@@ -19,7 +19,8 @@ new machine version on.
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | parameters say who put them |
-|         |         | of users: nkeys; of queues: messages are withdrawn and retimed |
+|         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
+|         |         | fetched by position; message groups; |
 |         |         | federation: exchanges that others read from, policies with patterns; |
 |         |         | ids that every queue takes once; eras of logs: streams skip what was |
 |         |         | lost, the catalog knows who survived |

@@ -41,7 +41,7 @@ class Maintained(MovingNode, Protocol):
     stopping: bool
 
     def start_groups(self) -> None: ...
-    def group(self, group_id: GroupId) -> GroupLike | None: ...
+    def group(self, group_id: GroupId, /) -> GroupLike | None: ...
     def homes(self) -> list[NodeId]: ...
     def hosts(self) -> Hosts: ...
     def linked(self) -> list[NodeId]: ...
@@ -58,6 +58,7 @@ class MaintenanceLoop:
         self._proposed: set[GroupId] = set()  # asked already since the last period: wait and see
         self._due: set[GroupId] = set()  # lead since a moment ago: compare at once
         self._agreed: dict[GroupId, tuple[int, ...]] = {}  # what was compared, and found equal
+        self._role_at: dict[GroupId, float] = {}  # loop time of the last change, s
         self._leaders_changed = (
             False  # who leads what has changed: nodes without a copy want to know
         )
@@ -76,6 +77,7 @@ class MaintenanceLoop:
         self._proposed.discard(group)
         self._due.add(group)
         self._leaders_changed = True
+        self._role_at[group] = asyncio.get_running_loop().time()
         self.wake()
 
     async def run(self) -> None:
@@ -245,7 +247,9 @@ class MaintenanceLoop:
                 continue
             if cluster.time.out_of_bounds or not cluster.time.trusts(preferred):
                 continue
-            heard_s = cluster.peers.stays_for(preferred, now)
+            # Who has just been handed one keeps it for a while: somebody may have wanted that.
+            led_s = now - self._role_at.get(group.id, self._started_s)
+            heard_s = min(cluster.peers.stays_for(preferred, now), led_s)
             if heard_s >= cluster.config.balance_after_s and group.caught_up(preferred):
                 log.info("leadership_balanced", group=group.name, to=preferred)
                 group.transfer(preferred)

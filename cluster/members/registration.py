@@ -14,7 +14,7 @@ from cluster.machine.commands import RegisterNode
 from cluster.machine.versions import VERSIONS
 from cluster.members.disk_identity import DiskIdentity
 from cluster.members.unknown_peers import UnknownPeers
-from cluster.peers.retries import Retries
+from cluster.peers.forwarding import Retries
 from cluster.types import CATALOG_GROUP
 
 AGAIN_S = 0.05

@@ -32,7 +32,7 @@ from cluster.groups.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
 from cluster.peers.forwarding import NODE_LEVEL
-from cluster.raft.transport import PRE_VOTE, VOTE
+from cluster.raft.messages import PRE_VOTE, VOTE
 from cluster.seams import Links
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, era_of
 

@@ -137,7 +137,8 @@ class Configurations:
 
     def __init__(self, first: Configuration, journal: RaftJournal, snapshot: bytes | None) -> None:
         self._journal = journal
-        self._forced = Forced.of(journal)
+        #: What a person said, until an entry of its era is committed.
+        self.override = Forced.of(journal)
         known, _ = split(b"" if snapshot is None else snapshot)
         self._known = [known or (0, first)]
         for index, command in journal.memberships:
@@ -151,9 +152,9 @@ class Configurations:
     @property
     def forced(self) -> Configuration | None:
         """What holds in place of the newest entry, while that is of an earlier era."""
-        if self._forced is None or self._known[-1][1].era >= self._forced.configuration.era:
+        if self.override is None or self._known[-1][1].era >= self.override.configuration.era:
             return None
-        return self._forced.configuration
+        return self.override.configuration
 
     @property
     def voters_before(self) -> tuple[NodeId, ...]:
@@ -170,11 +171,10 @@ class Configurations:
 
     def committed(self, index: int) -> None:
         """Nothing can take entries up to `index` back: an override that one of them ended goes."""
-        if self._forced is None:
-            return
-        era = self._forced.configuration.era
+        assert self.override is not None
+        era = self.override.configuration.era
         if any(at <= index and each.era >= era for at, each in self._known):
-            self._forced = None
+            self.override = None
             self._journal.force(b"")
 
     @property

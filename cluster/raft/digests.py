@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cluster.raft.member_state import MemberState
+from cluster.raft.messages import DIGEST, DIGESTED, JUDGED
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import agreed
-from cluster.raft.transport import DIGEST, DIGESTED, JUDGED
 
 T = TypeVar("T")
 

@@ -17,13 +17,14 @@ own disk, and what arrives during the fsync becomes the next batch. When the dis
 never comes. A leader takes acknowledgements when they arrive (`receive`), also between steps 3 and
 5, and commits what earlier iterations wrote. So while one queue keeps the disk busy, proposers of
 another queue get their outcomes without waiting for the disk once more, and an acknowledgement
-costs no iteration.
+costs no iteration. Nor does a heartbeat that brings a follower nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -34,12 +35,17 @@ from cluster.types import GroupId, NodeId
 
 #: Timers are set a little late, so that when one fires its time has come whatever was rounded.
 TIMER_SLACK_S = 0.0005
+#: Measurements that wait for whoever shows them: far more than there are between two looks.
+MEASURED_MAX = 1 << 16
 #: What ends the node: going on with such a disk could break promises.
 FATAL = (FatalDiskError, LogCorrupt)
 
 
 class DriveLog(Protocol):
     """What the loop needs of the node's log."""
+
+    record_count: int  # appended since the start
+    written_bytes: int  # since the start
 
     def write(self) -> bool:
         """Write what is buffered.
@@ -61,7 +67,7 @@ class Steps(Protocol):
     id: GroupId
     due: float
     wake: Callable[[], None]
-    on_commit: Callable[[float], None] | None
+    commits: deque[float]
     spawn: Callable[[Coroutine[Any, Any, None]], object] | None
 
     def receive(self, sender: NodeId, message: list[Any]) -> bool: ...
@@ -91,10 +97,11 @@ class DriveLoop:
         self._stopping = False
         self.count = 0
         self.syncs = 0
-        #: For metrics. Called after each iteration that synced, with its seconds; and for each
-        #: entry that was proposed here, with the seconds from its first proposal until applied.
-        self.on_iteration: Callable[[float], None] | None = None
-        self.on_commit: Callable[[float], None] | None = None
+        #: For metrics, the newest ones, until somebody takes them out. Of each iteration that
+        #: synced: its seconds, and what was written so far. Of each entry that was proposed here:
+        #: the seconds from its first proposal until it was applied.
+        self.iterations = deque[tuple[float, int, int]](maxlen=MEASURED_MAX)
+        self.commits = deque[float](maxlen=MEASURED_MAX)
 
     def add(self, group: Steps) -> None:
         """Drive this group from now on."""
@@ -102,12 +109,8 @@ class DriveLoop:
         self._groups[group.id] = group
         group.wake = partial(self.wake, group)
         group.spawn = self._spawn
-        group.on_commit = self._committed
+        group.commits = self.commits
         self.wake(group)
-
-    def _committed(self, seconds: float) -> None:
-        if self.on_commit is not None:
-            self.on_commit(seconds)
 
     def remove(self, group_id: GroupId) -> None:
         group = self._groups.pop(group_id, None)
@@ -200,8 +203,9 @@ class DriveLoop:
                     self._links.send(peer, message)
         self._links.flush()
         ended = self._clock.monotonic_ns() / 1e9
-        if must_sync and self.on_iteration is not None:
-            self.on_iteration(ended - now)
+        if must_sync:
+            log = self._log
+            self.iterations.append((ended - now, log.record_count, log.written_bytes))
         for group, _ in stepped:
             if groups.get(group.id) is not group:
                 continue

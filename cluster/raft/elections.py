@@ -30,10 +30,10 @@ import math
 from random import Random
 
 from cluster.raft.member_state import MemberState
+from cluster.raft.messages import PRE_VOTE, PRE_VOTED, VOTE, VOTED
 from cluster.raft.options import RaftOptions
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.replication import Replication
-from cluster.raft.transport import PRE_VOTE, PRE_VOTED, VOTE, VOTED
 from cluster.types import NodeId
 
 #: A leader whose link was closed is replaced after this long, times one more for every rank...

@@ -7,10 +7,10 @@ from typing import Any
 from cluster.log import MEMBERSHIP
 from cluster.raft.elections import Elections
 from cluster.raft.member_state import MemberState
+from cluster.raft.messages import APPENDED, INSTALLED, REJECTED
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.replication import Replication
 from cluster.raft.snapshots import Incoming
-from cluster.raft.transport import APPENDED, INSTALLED, REJECTED
 
 
 class Diverged(AssertionError):
@@ -25,6 +25,10 @@ class Following:
         self._elections = elections
         self._replication = replication
         self._incoming: Incoming | None = None
+
+    @property
+    def receives_snapshot(self) -> bool:
+        return self._incoming is not None
 
     def forget(self) -> None:
         """What was received of a snapshot is of no use any more; its entries are let go."""

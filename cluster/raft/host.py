@@ -19,7 +19,9 @@ class Host(Protocol):
     """What a `Member` asks of its owner, a `Group`: to apply, restore, install."""
 
     def apply_entry(self, command: bytes, index: int, term: int) -> None:
-        """Whatever it raises poisons the group at this index."""
+        """Whatever it raises poisons the group at this index, unless the entry is `beyond`: then it
+        raises before anything is applied.
+        """
         ...
 
     def beyond(self, command: bytes) -> Exception | None:

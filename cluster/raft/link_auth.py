@@ -15,6 +15,10 @@ releases of which one knows a version more always have one. The first release kn
 insists on version 1, in a hello of its own form. It is answered in that form; and a dialer that was
 refused by it calls again in that form (`plain`), as long as version 1 is in its own range.
 
+While a secret is replaced, node by node, some hold the new one and the `previous` one, others only
+that. An acceptor takes a proof by either, and answers by the one that was used; a dialer whose
+proof was refused calls again with the other one.
+
 The secret says who may take part; it hides nothing. After the handshake frames travel in the clear,
 and who can change packets on the way can change them: where the network is not trusted, use TLS.
 """
@@ -88,9 +92,12 @@ class LinkHandshake:
         admit: Callable[[LinkIdentity], None],
         nonce: bytes | None = None,
         plain: bool = False,
+        previous: bytes | None = None,
     ) -> None:
+        """`previous`: a secret by which the other end may call, too."""
         self._me = me
         self._secret = secret
+        self._previous = previous
         self._dialing = dialing  # the peer that we called; None: it called us
         self._admit = admit  # raises LinkRefused for a node that may not be at this end
         self._form = PLAIN if plain else OFFERS  # the caller's, which is answered in kind
@@ -184,12 +191,20 @@ class LinkHandshake:
         return [self._hello()] if self._dialing is None else [self._own_proof()]
 
     def _receive_proof(self, proof: bytes) -> list[list[Any]]:
-        if not hmac.compare_digest(proof, self._proof(of_dialer=self._dialing is None)):
+        if not self._is_right(proof):
             raise LinkRefused(
                 "wrong_secret", "it does not hold this node's cluster secret: compare the settings"
             )
         self._state = _State.DONE
         return [self._own_proof()] if self._dialing is None else []
+
+    def _is_right(self, proof: bytes) -> bool:
+        if hmac.compare_digest(proof, self._proof(of_dialer=self._dialing is None)):
+            return True
+        if self._previous is None or self._secret is None:
+            return False
+        self._secret, self._previous = self._previous, None
+        return hmac.compare_digest(proof, self._proof(of_dialer=self._dialing is None))
 
     def _transcript(self, who: LinkIdentity, nonce: bytes) -> list[Any]:
         """What must be proven of one end: a proof is void when any of it was changed on the way."""

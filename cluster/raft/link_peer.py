@@ -35,8 +35,10 @@ class LinkPeer:
     queue: list[bytes] = field(default_factory=list[bytes])  # encoded messages, until the flush
     queued_bytes: int = 0
     plain: bool = False  # call it in the form of the first release
+    by_previous: bool = False  # call it by the secret that was replaced
     dropped: int = 0  # messages, since the process started
     sampled_s: float = float("-inf")
+    pinged_s: float = float("-inf")
     down: asyncio.Event = field(default_factory=asyncio.Event)
     dialer: asyncio.Task[None] | None = None
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.raft.link_auth import GOODBYE, PING, PONG, REFUSAL, LinkHandshake, LinkRefused
-from cluster.read_slices import ReadSlices
+from cluster.read_slices import FULL_READ_BYTES, ReadSlices
 from cluster.seams import Clock, Down
 from cluster.types import NodeId
 
@@ -87,15 +87,8 @@ class LinkConnection(asyncio.Protocol):
         self.finished = asyncio.Event()  # the transport is gone
         self.heard_s = self._loop.time()
         self.spoke = False  # anything was received
+        self.peer: NodeId | None = None  # the node at the other end, once it is proven
         self.transport_plain: asyncio.Transport | None = None
-
-    @property
-    def peer(self) -> NodeId | None:
-        """The node at the other end; None until it is proven."""
-        handshake = self._handshake
-        if handshake is None or not handshake.done or handshake.peer is None:
-            return None
-        return handshake.peer.node
 
     @property
     def incarnation(self) -> int:
@@ -130,7 +123,8 @@ class LinkConnection(asyncio.Protocol):
             return
         self.heard_s = self._loop.time()
         self.spoke = True
-        self._slices.read(len(data))
+        if len(data) >= FULL_READ_BYTES:
+            self._slices.full_read(len(data))
         try:
             self._receive(data)
         except LinkRefused as error:
@@ -201,16 +195,19 @@ class LinkConnection(asyncio.Protocol):
         items = cast("list[Any]", frame)
         if type(items[0]) is not list:
             self._control(items)
-        elif all(type(item) is list and item for item in items):
-            self._owner.messages(self, items)
         else:
-            raise LinkRefused("garbage", "it sent a message that is no list")
+            for item in items:
+                if type(item) is not list or not item:
+                    raise LinkRefused("garbage", "it sent a message that is no list")
+            self._owner.messages(self, items)
 
     def _shake(self, frame: Any) -> None:
         assert self._handshake is not None
         for answer in self._handshake.receive(frame):
             self._write_control(answer)
         if self._handshake.done:
+            peer = self._handshake.peer
+            self.peer = None if peer is None else peer.node
             self._owner.proven(self)
 
     def _control(self, frame: list[Any]) -> None:

@@ -89,6 +89,7 @@ class TcpLinks:
         gone_after_s: float = GONE_AFTER_S,
         link_bytes_max: int = LINK_BYTES_MAX,
         versions: str = "",
+        previous_secret: bytes | None = None,
     ) -> None:
         if not secret and tls is None:
             raise ValueError(
@@ -105,6 +106,7 @@ class TcpLinks:
         self.machine_version: Callable[[], int] = lambda: 1
         self._bind = host_and_port(bind)
         self._secret = secret or None
+        self._previous_secret = (previous_secret or None) if secret else None
         self.tls = tls  # another one is for connections from then on
         self._clock = clock
         self._random = random
@@ -324,6 +326,9 @@ class TcpLinks:
                 await self._secure(connection, dialing=peer)
             await connection.settled.wait()
             # The first release insists on its own form of a hello.
+            peer.by_previous = (
+                connection.refusal_code == "peer_says_wrong_secret" and not peer.by_previous
+            )
             peer.plain = connection.refusal_code == "peer_says_protocol_version" and not peer.plain
         except (OSError, UnicodeError) as error:  # also time, TLS and names that cannot be
             self._dial_failed(peer, error)
@@ -415,9 +420,14 @@ class TcpLinks:
                 self._admit(peer.node, certificate, dialing=dialing is not None)
             self._check_machine(peer)
 
+        secret, previous = self._secret, self._previous_secret
+        if dialing is not None:
+            secret = (previous if dialing.by_previous else None) or secret
+            previous = None
         handshake = LinkHandshake(
             self._me,
-            secret=self._secret,
+            secret=secret,
+            previous=previous,
             dialing=None if dialing is None else dialing.node,
             admit=admit,
             plain=dialing is not None and dialing.plain and LINK_VERSIONS[0] == 1,
@@ -499,6 +509,8 @@ class TcpLinks:
                 # A message was lost, so order is broken: both sides must see that.
                 connection.close(gone=False)
                 self.lost(connection, Down.SILENT)
+        if self._dirty:
+            self.flush()
 
     def sampled(self, connection: LinkConnection, sample: ClockSample) -> None:
         peer = self._peers.get(sample.peer)
@@ -547,7 +559,10 @@ class TcpLinks:
             peer.connection.write_messages(queue)
 
     def _take_care(self) -> None:
-        """Four times in a timeout: ping everybody, and give up who was not heard."""
+        """Four times in a timeout: give up who was not heard for all of it, ping who was not heard
+        since the last time. Heartbeats are heard several times a second; with them a ping a second
+        compares the clocks.
+        """
         period_s = self._timeout_s / 4
         now_s = self._loop.time()
         # This process itself stood still: what the others sent meanwhile was not even read yet.
@@ -563,5 +578,6 @@ class TcpLinks:
             if now_s - connection.heard_s > self._timeout_s:
                 connection.close(gone=False)
                 self._disconnect(peer, Down.SILENT)
-            else:
+            elif now_s - connection.heard_s > period_s or now_s - peer.pinged_s >= CLOCK_SAMPLE_S:
+                peer.pinged_s = now_s
                 connection.ping()

@@ -17,10 +17,7 @@ from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
 from cluster.raft.member_state import MemberState
-from cluster.raft.options import RaftOptions
-from cluster.raft.pysyncobj_core import REGULAR, PySyncObjCore
-from cluster.raft.replication import Replication
-from cluster.raft.transport import (
+from cluster.raft.messages import (
     APPEND,
     APPENDED,
     DIGESTED,
@@ -36,6 +33,9 @@ from cluster.raft.transport import (
     VOTED,
     Message,
 )
+from cluster.raft.options import RaftOptions
+from cluster.raft.pysyncobj_core import REGULAR, PySyncObjCore
+from cluster.raft.replication import Replication
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
@@ -48,7 +48,8 @@ __all__ = ["Host", "Member", "Role"]
 class Member(MemberState):
     """A member of one group.
 
-    Driven from outside: `receive` messages, then `tick`, `apply` and `flush`, once a step.
+    Driven from outside: `receive` messages, then `tick`, `apply` and, as the leader,
+    `replication.flush`, once a step.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class Member(MemberState):
         self.core = PySyncObjCore(
             self.me, journal, clock=clock, random=random, on_state=self._on_state_changed
         )
-        self.configurations.committed(self.commit_index)
+        if self.configurations.override is not None:
+            self.configurations.committed(self.commit_index)
         self.elections.start(self.now)
 
     # --- who takes part
@@ -161,13 +163,18 @@ class Member(MemberState):
         else:
             self.elections.tick(now)
 
-    def take_ack(self, sender: NodeId, message: Message, now: float) -> None:
+    def take_ack(self, sender: NodeId, message: Message, now: float) -> bool:
         """As the leader, at any time: what a follower acknowledged, and what that commits of what
-        is on this disk already.
+        is on this disk already. False: it has nothing that it had not said before.
         """
         self.now = now
+        progress = self.replication.followers.get(self.peer(sender))
+        before = 0 if progress is None else progress.counted
         self.receive(sender, message)
+        if progress is None or progress.counted == before:
+            return False
         self.advance(now)
+        return True
 
     def advance(self, now: float) -> None:
         """As the leader, commit what a majority has, of what is on this disk; apply."""
@@ -178,10 +185,29 @@ class Member(MemberState):
         """It says of a follower's log how far it is, in this term, and nothing else."""
         return message[1] == APPENDED and message[2] == self.term and len(message) == 4
 
-    def flush(self, now: float) -> None:
-        """Send what followers lack. After the step's proposals were appended."""
-        if self.leads:
-            self.replication.flush(now)
+    def is_plain_heartbeat(self, sender: NodeId, message: Message) -> bool:
+        """From the leader that is followed, which brings nothing: the logs are equal, all of this
+        one is on disk, and what is committed is applied.
+        """
+        if message[1] != APPEND or message[2] != self.term or message[6] != []:
+            return False
+        _, _, _, prev, prev_term, commit, _ = message
+        journal, leader = self.journal, self.leader
+        return (
+            leader is not None
+            and leader.id == sender
+            and prev == journal.last_index == journal.synced_index
+            and prev_term == journal.last_term
+            and commit <= self.commit_index == self.applied_index
+            and not (self.stopped or journal.votes_suspended or self.following.receives_snapshot)
+            and sender not in self.configuration.lost
+        )
+
+    def acknowledge_heartbeat(self, sender: NodeId, now: float) -> None:
+        """One that is plain, between two steps: it changes nothing that must be synced."""
+        self.now = now
+        self.elections.heard_leader(now)
+        self.send_now(self.peer(sender), APPENDED, self.last_index)
 
     def due(self) -> float:
         """When it must be ticked next though nothing happens."""
@@ -214,7 +240,6 @@ class Member(MemberState):
     def link_down(self, node: NodeId, *, closed: bool) -> None:
         """`closed`: reset or refused, so perhaps its process ended."""
         peer = self.peer(node)
-        self.transport.forget(peer)
         self.disconnect(peer)
         if self.leads:
             self.replication.disconnected(peer)
@@ -244,7 +269,8 @@ class Member(MemberState):
         if done:
             self.commit_index = self.applied_index = incoming.index
             data = self.configurations.install(incoming.index, incoming.data)
-            self.configurations.committed(incoming.index)
+            if self.configurations.override is not None:
+                self.configurations.committed(incoming.index)
             self.follow_configuration()
             self.host.restore(data, incoming.index)
 
@@ -259,15 +285,15 @@ class Member(MemberState):
             return
         entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
         for command, index, term in entries:
-            beyond = self.host.beyond(command)
-            if beyond is not None:
-                self.following.stop_before(index, beyond)
-                return
             try:
                 self.host.apply_entry(command, index, term)
             except FATAL:
                 raise
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
+                beyond = self.host.beyond(command)
+                if beyond is not None:
+                    self.following.stop_before(index, beyond)
+                    return
                 self.poisoned = f"entry {index}: {type(error).__name__}: {error}"
                 self.host.poison(index, error)
                 if self.leads:

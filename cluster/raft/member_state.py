@@ -14,9 +14,9 @@ from typing import Any
 from cluster.raft.configuration import Configuration, Configurations
 from cluster.raft.host import Host, Role
 from cluster.raft.journal import RaftJournal
+from cluster.raft.messages import AT_ONCE, Message
 from cluster.raft.pysyncobj_core import NO_OP, Peer, PySyncObjCore
 from cluster.raft.quorum import majority, votes_needed
-from cluster.raft.transport import GroupTransport
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
@@ -40,7 +40,9 @@ class MemberState:
         self.group = group
         self.host = host
         self.journal = journal
-        self.transport = GroupTransport(links)
+        self._links = links
+        #: What waits until all that was written so far is on disk.
+        self.late: list[tuple[NodeId, Message]] = []
         self.poisoned: str | None = None
         self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
@@ -67,6 +69,8 @@ class MemberState:
         self._count_connected()
 
     def disconnect(self, peer: Peer) -> None:
+        # What waited for it must not be the first thing on the next link.
+        self.late = [each for each in self.late if each[0] != peer.id]
         self.connected.discard(peer)
         self._count_connected()
 
@@ -187,13 +191,34 @@ class MemberState:
         if index > self.commit_index:
             self.commit_index = index
             self.journal.set_commit(index)
-            self.configurations.committed(index)
+            if self.configurations.override is not None:
+                self.configurations.committed(index)
 
     def append_no_op(self) -> None:
         self.journal.add(NO_OP, self.journal.last_index + 1, self.term)
 
+    # --- what leaves
+
     def send(self, peer: Peer, kind: str, *fields: Any) -> bool:
-        return self.transport.send(peer, [self.group, kind, self.term, *fields])
+        """False: dropped, because the peer is not connected or too far behind with reading."""
+        return self.post(peer, [self.group, kind, self.term, *fields])
+
+    def post(self, peer: Peer, message: Message) -> bool:
+        """As `send`; what must wait for the disk is kept back."""
+        if message[1] in AT_ONCE:
+            return self._links.send(peer.id, message)
+        self.late.append((peer.id, message))
+        return True
+
+    def send_now(self, peer: Peer, kind: str, *fields: Any) -> None:
+        """What it promises is on disk already, and nothing of this group waits for that."""
+        assert not self.late, "it would overtake what waits for the disk"
+        self._links.send(peer.id, [self.group, kind, self.term, *fields])
+
+    def take_late(self) -> list[tuple[NodeId, Message]]:
+        """What waits until everything written before this call is on disk."""
+        late, self.late = self.late, []
+        return late
 
 
 def _among(peers: Collection[Peer], nodes: Collection[NodeId]) -> int:

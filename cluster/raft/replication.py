@@ -11,12 +11,12 @@ from typing import Any
 
 from cluster.raft.configuration import Configuration, encode
 from cluster.raft.member_state import MemberState
+from cluster.raft.messages import APPEND, INSTALL, READMIT, TIMEOUT_NOW, Message
 from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import reached
 from cluster.raft.snapshots import Outgoing
-from cluster.raft.transport import APPEND, INSTALL, READMIT, TIMEOUT_NOW, Message
 from cluster.types import NodeId, era_of
 
 #: Entries in one message; a single entry may be larger.
@@ -153,9 +153,11 @@ class Replication:
         index = reached(indexes, member.quorum)
         if upto is not None:
             index = min(index, upto)
-        if index > member.commit_index and member.journal.term_at(index) == member.core.term:
+        noop = member.core.noop_index  # since then all entries are of this term
+        if index > member.commit_index and noop is not None and index >= noop:
             member.commit(index)
-            self._commit_unsent_since = min(self._commit_unsent_since, now)
+            if followers:
+                self._commit_unsent_since = min(self._commit_unsent_since, now)
 
     def due(self) -> float:
         due = self._commit_unsent_since + self._commit_lazy_s
@@ -211,7 +213,7 @@ class Replication:
                     self._start_snapshot(progress, now)
                     break
                 message, upto, size = self._append_message(progress.next)
-                if not member.transport.send(progress.peer, message):
+                if not member.post(progress.peer, message):
                     break
                 progress.sent(upto, size)
                 self._note_sent(progress, now)

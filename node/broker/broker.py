@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from cluster.cluster_node import ClusterNode
-from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
+from cluster.groups.proposals import OnArrival
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
 from cluster.machine.arguments import (
@@ -21,6 +21,7 @@ from cluster.machine.arguments import (
     unknown_argument,
 )
 from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.catalog_commands import DestinationKind
 from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
     Barrier,
@@ -28,12 +29,15 @@ from cluster.machine.commands import (
     Get,
     Pause,
     Purge,
+    Ranges,
+    Retime,
     Return,
     Settle,
     Subscribe,
 )
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Chunk, Declared, Got, Ok
+from cluster.machine.runs import joined
 from cluster.types import (
     TRANSIENT_GROUPS,
     Body,
@@ -46,14 +50,16 @@ from cluster.types import (
     QueueId,
     SessionId,
 )
+from node.access.permissions import Access
 from node.broker.bodies import may_be_whole, whole
 from node.broker.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.broker.settle_retry import SettleRetry
-from node.dispatch.chunks import batch_of, fitting, merged
+from node.dispatch.dispatch import batch_of, fitting
 from node.dispatch.outgoing import MessageBatch
 from node.errors import Elsewhere, Refused, error_of, reply_of
 from node.messages.message import as_map
 from node.metrics.client_counters import Counts
+from node.routing.shards import SHARD_OF, shards_of, split_of, undeletable
 from node.settings.sections import LimitSettings
 
 PEEK_COUNT_MAX = 1_000
@@ -104,6 +110,22 @@ class Broker:
         """
         return await self.cluster.names.barrier()
 
+    async def check_binding(
+        self, access: Access, source: str, kind: DestinationKind, destination: str, key: str
+    ) -> None:
+        """To bind and to unbind: write on the destination, read from the source, and its key if it
+        is a topic, as RabbitMQ has it. Raises AccessRefused.
+        """
+        access.check("write", kind, destination)
+        access.check("read", "exchange", source)
+        catalog = self.cluster.catalog_machine
+        exchange = catalog.exchange(access.vhost, source)
+        if exchange is None:  # a copy that lags must not miss that it is a topic
+            await self.catch_up()
+            exchange = catalog.exchange(access.vhost, source)
+        if exchange is not None and exchange.routes_as == "topic":
+            access.check_topic("read", source, key)
+
     @property
     def cut_off(self) -> bool:
         return self.cluster.names.cut_off
@@ -124,10 +146,6 @@ class Broker:
 
     def machine(self, group: GroupId) -> QueueMachine:
         return cast(QueueMachine, self.led(group).machine)
-
-    def read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[Body, Any]] | None:
-        found = self.cluster.group(group)
-        return [] if found is None else found.read_bodies(ref)
 
     def fetch(self, group: GroupId, first: int, last: int, done: OnArrival) -> None:
         found = self.cluster.group(group)
@@ -210,8 +228,21 @@ class Broker:
         return {"created": reply.created, "leader": leader, "group": name or str(reply.group)}
 
     async def delete(self, vhost: str, queue: str, *, if_unused: bool, if_empty: bool) -> None:
+        """Refused of one that is split: its shards would stay; and of a shard until it is joined.
+        Of a shard nothing is lost if it has to be empty: it goes because its queue is one again,
+        not because anybody is done with it.
+        """
+        info = self.locate(vhost, queue)
+        why = None if info is None else undeletable(self.cluster.catalog_machine, info)
+        if why is not None:
+            raise Refused(codes.IN_USE, why)
+        is_shard = info is not None and SHARD_OF in info.arguments
         outcome = await self.cluster.remove_queue(
-            vhost, queue, if_unused=if_unused, if_empty=if_empty
+            vhost,
+            queue,
+            if_unused=if_unused,
+            if_empty=if_empty,
+            if_settled=if_empty and is_shard,
         )
         reply_of(outcome)
 
@@ -223,6 +254,18 @@ class Broker:
         reply = await self.ask(info.group, Purge(info.queue))
         return reply.count if isinstance(reply, Ok) else 0
 
+    async def retime(
+        self, info: QueueInfo, positions: Ranges, *, due_ms: int | None, delay_ms: int | None
+    ) -> int:
+        """How many of these waited; they are ready at `due_ms`, or `delay_ms` from now."""
+        if (due_ms is None) == (delay_ms is None):
+            raise Refused(codes.BAD_ARGUMENT, "one of due_ms and delay_ms is needed")
+        if due_ms is None:
+            assert delay_ms is not None
+            due_ms = await self.cluster.time.settled() + delay_ms
+        reply = await self.ask(info.group, Retime(info.queue, positions, due_ms))
+        return reply.count if isinstance(reply, Ok) else 0
+
     async def pause(self, info: QueueInfo, *, paused: bool) -> None:
         await self.ask(info.group, Pause(info.queue, paused))
 
@@ -231,6 +274,10 @@ class Broker:
         group = self.led(info.group)
         reply_of(await group.ask(Barrier()))
         return self.describe(info)
+
+    def shard_names(self, info: QueueInfo) -> list[str]:
+        """Over which it is split, as far as they are there."""
+        return [shard.name for shard in shards_of(self.cluster.catalog_machine, info)]
 
     def describe(self, info: QueueInfo) -> dict[str, Any]:
         """From this node's copy, when it has one: perhaps a little behind."""
@@ -241,6 +288,9 @@ class Broker:
             "arguments": dict(info.arguments),
             "leader": self.leader(info),
         }
+        split = split_of(self.cluster.catalog_machine, info)
+        if split is not None:
+            about["shards"] = list(split.shards)
         group = self.cluster.group(info.group)
         about["group"] = str(info.group) if group is None else group.name
         view = None
@@ -343,9 +393,11 @@ class Broker:
         *,
         count: int,
         auto_settle: bool,
+        positions: Ranges = (),
         in_parts: bool = False,
     ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
         """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
+        The next ones, or those of these positions that wait, ready or delayed.
 
         What does not fit into one answer is given back at once. With `auto_settle` the messages
         are settled once they are read, so a crash in between redelivers them; those with a large
@@ -354,7 +406,7 @@ class Broker:
         """
         self.check_count(count)
         group = self.led(info.group)
-        reply = reply_of(await group.ask(Get(info.queue, session, count)))
+        reply = reply_of(await group.ask(Get(info.queue, session, count, positions=positions)))
         assert isinstance(reply, Got)
         batches: list[MessageBatch] = []
         taken: list[tuple[int, int]] = []
@@ -380,10 +432,12 @@ class Broker:
                 batches.append(batch_of(chunk, bodies))
         token = max([chunk.token for chunk in reply.chunks], default=0)
         if over:
-            unseen = Return(info.queue, reply.consumer, merged(over), token=token, unsent=True)
+            unseen = Return(
+                info.queue, reply.consumer, joined(sorted(over)), token=token, unsent=True
+            )
             self.settle_retry.settle(info.group, unseen, by_client=False)
         if auto_settle and taken:
-            settled = Settle(info.queue, reply.consumer, merged(taken), token)
+            settled = Settle(info.queue, reply.consumer, joined(sorted(taken)), token)
             self.settle_retry.settle(info.group, settled, by_client=False)
         given_back = sum(last - first + 1 for first, last in over)
         return reply.consumer, reply.ready + given_back, batches

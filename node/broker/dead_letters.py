@@ -36,7 +36,8 @@ from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
 from node.broker.broker import Broker
 from node.broker.stream_attrs import with_subjects
 from node.errors import BrokerError, Elsewhere
-from node.messages.message import carbon_copies, headers_of, routing_key_of
+from node.messages.group_keys import with_group_keys
+from node.messages.message import carbon_copies, headers_of, key_of_dead, routing_key_of
 from node.metrics.metrics import Metrics
 from node.tasks import Tasks
 
@@ -160,8 +161,9 @@ class DeadLetters:
             log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
             return RoutedDeadLetter(dead.number, b"", None, None, ())
         body, meta = found[0]
-        if dead.routing_key is not None:
-            keys = [dead.routing_key]
+        changed = key_of_dead(dead.deaths)  # by this death, or by one before
+        if changed is not None:
+            keys = [changed]
         else:
             own = routing_key_of(meta)
             keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
@@ -177,7 +179,9 @@ class DeadLetters:
             return headers_of(meta)
 
         key, *copies = keys
-        route = self._broker.ingress.router.route(vhost, exchange, key, headers, copies=copies)
+        route = self._broker.ingress.router.route(
+            vhost, exchange, key, headers, copies=copies, steady=True
+        )
         return () if route is None else route.queues
 
     # --- sending ----------------------------------------------------------------------------------
@@ -265,12 +269,14 @@ class DeadLetters:
                     queue, group, target, dead_letter, dead_letter.body
                 )
         attrs = [{ATTR_DEATHS: each.deaths, ATTR_PRIORITY: each.priority} for each in dead_letters]
+        metas = [dead_letter.meta for dead_letter in dead_letters]
+        attrs = with_group_keys(target.arguments, metas, attrs, len(metas))
         command = Enqueue(
             target.queue,
             f"{CARRIER_PREFIX}{queue}",
             dead_letters[0].number,
             [head_of(dead_letter.body) for dead_letter in dead_letters],
-            [dead_letter.meta for dead_letter in dead_letters],
+            metas,
             with_subjects(target, (dead_letter.key for dead_letter in dead_letters), attrs),
             large or None,
         )

@@ -17,7 +17,7 @@ from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine import replies as codes
 from cluster.machine.admission import CARRIER_PREFIX, ONCE_PREFIX, is_carrier
 from cluster.machine.arguments import SPAN_MS_MAX
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
@@ -34,6 +34,7 @@ from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, HttpPublishRoom
 from node.errors import Refused
 from node.messages import attributes, tables
 from node.messages import properties as props
+from node.messages.group_keys import with_group_keys
 from node.messages.plain_values import wrong_beside_bodies
 from node.routing import Route, Router
 from node.settings.sections import LimitSettings
@@ -158,6 +159,25 @@ class Ingress:
             raise _bad(f"invalid delay: {error}") from error
         return (attrs or {}) | {ATTR_DELIVER_AT_MS: due_ms}, properties
 
+    async def interpret_in_time(
+        self, access: Access, properties: bytes
+    ) -> tuple[Attrs | None, bytes]:
+        """As `interpret`, when it is not in doubt from what time a delay counts."""
+        if self.time_in_doubt(properties):
+            await self.know_time()
+        return self.interpret(access, properties)
+
+    def time_in_doubt(self, properties: bytes) -> bool:
+        """The message may be delayed, and by a clock that may jump: `know_time` before."""
+        if not attributes.may_be_delayed(properties):
+            return False
+        self._cluster.now_ms()
+        return self._cluster.time.in_doubt
+
+    async def know_time(self) -> None:
+        """Returns when it is not in doubt what time it is."""
+        await self._cluster.time.settled()
+
     def route(self, access: Access, exchange: str, key: str, properties: bytes) -> Route | None:
         """None: there is no such exchange, as far as this node knows."""
         vhost = access.vhost
@@ -183,6 +203,11 @@ class Ingress:
             for each in (key, *copies):
                 access.check_topic("write", exchange, each)
         return route
+
+    @property
+    def catalog(self) -> CatalogMachine:
+        """This node's copy."""
+        return self._cluster.catalog_machine
 
     def version(self, access: Access) -> tuple[object, ...]:
         """Another one whenever exchanges, bindings, queues or policies changed, or what the user
@@ -255,9 +280,10 @@ class Ingress:
         if meta is not None:
             _check_meta(meta, len(bodies), access)
         if attrs is not None:
-            _check_attrs(attrs, len(bodies), self._cluster.now_ms())
+            check_attrs(attrs, len(bodies), self._cluster.now_ms())
         if info.stream is not None and bodies:
             attrs = stream_attrs(info, bodies, meta, attrs)
+        attrs = with_group_keys(info.arguments, meta, attrs, len(bodies))
         command = Enqueue(info.queue, publisher, seqno, bodies, meta, attrs, large)
         return command, sum(sizes) + MESSAGE_OVERHEAD_BYTES * (len(bodies) + 1)
 
@@ -354,7 +380,7 @@ def _check_meta(meta: Any, count: int, access: Access | None) -> None:
             raise _bad("meta is a map, or anything but bytes")
 
 
-def _check_attrs(attrs: Any, count: int, now_ms: int) -> None:
+def check_attrs(attrs: Any, count: int, now_ms: int) -> None:
     """One map for all messages, or a list with one (or None) a message."""
     if type(attrs) is list:
         each = cast("list[Any]", attrs)

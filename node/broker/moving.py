@@ -21,21 +21,24 @@ from cluster.machine.commands import (
     ATTR_PRIORITY,
     ATTR_TTL_MS,
     Enqueue,
+    Extend,
     Ranges,
-    Retime,
     Step,
     Withdraw,
 )
 from cluster.machine.interface import Row, RowState
-from cluster.machine.replies import Enqueued, Ok
-from cluster.types import GroupId, LargeBody, MessageId, QueueId
+from cluster.machine.replies import Enqueued
+from cluster.machine.runs import ranges_of
+from cluster.types import ConsumerKey, GroupId, LargeBody, MessageId, QueueId
 from node.broker.bodies import head_of, may_be_whole, whole
 from node.broker.broker import PEEK_COUNT_MAX, Broker, message_id
 from node.broker.transactions import TransactionCoordinator
-from node.dispatch.chunks import merged
 from node.errors import Elsewhere, Refused, error_of
-from node.messages.message import as_map
+from node.messages.group_keys import with_group_keys
+from node.messages.message import as_map, exchange_and_key, headers_of, key_of_dead, on_wire
 from node.peer_rpc import PeerRpc
+from node.routing.hashing import Shares
+from node.routing.shards import key_of, taking
 
 #: Messages that one request names, and that one looks at to find as many.
 NAMED_MAX = 1_000
@@ -95,6 +98,7 @@ class Moving:
         peer_rpc.on("waiting_copy", lambda _, fields: self._copy(*fields))
         peer_rpc.on("waiting_find", lambda _, fields: self._find(*fields))
         peer_rpc.on("waiting_delayed", lambda _, fields: self._delayed(*fields))
+        peer_rpc.on("held_extend", lambda _, fields: self._extend(*fields))
 
     # --- asked for at any node --------------------------------------------------------------------
 
@@ -120,6 +124,12 @@ class Moving:
         target = None if to is None else to.queue
         return Moved(*await self._ask(info, "waiting_move", named, target))
 
+    async def spread(self, info: QueueInfo, positions: Ranges) -> Moved:
+        """Over the shards of a split queue, each to where it would be published to now."""
+        _check_named(positions)
+        named = [list(each) for each in positions]
+        return Moved(*await self._ask(info, "waiting_move", named, info.queue))
+
     async def copy(
         self, info: QueueInfo, positions: Ranges, to: QueueInfo, operation: str
     ) -> Moved:
@@ -142,10 +152,11 @@ class Moving:
         """All of these leave the queue. Refused: one of them does not wait, and none leaves."""
         await self._broker.ask(info.group, Withdraw(info.queue, positions))
 
-    async def retime(self, info: QueueInfo, positions: Ranges, ready_at_ms: int) -> int:
-        """How many of these waited, and are ready then."""
-        reply = await self._broker.ask(info.group, Retime(info.queue, positions, ready_at_ms))
-        return reply.count if isinstance(reply, Ok) else 0
+    async def extend(self, info: QueueInfo, timeout_ms: int) -> int:
+        """How many messages are in the hands of consumers, each of which has so long from now to
+        settle them.
+        """
+        return await self._ask(info, "held_extend", timeout_ms)
 
     async def _ask(self, info: QueueInfo, kind: str, *fields: Any) -> Any:
         leader = self._broker.leader(info)
@@ -169,7 +180,7 @@ class Moving:
         machine = self._broker.machine(info.group)
         return [
             row
-            for first, last in merged([(each, each) for each in positions])
+            for first, last in ranges_of(positions)
             for row in machine.browse(info.queue, first, last - first + 1)
             if row.position <= last and row.state != "unsettled"
         ]
@@ -201,7 +212,7 @@ class Moving:
                 size += row.bytes
                 if len(found) == count:
                     break
-        positions = merged([(each, each) for each in found])
+        positions = ranges_of(sorted(found))
         return {
             "positions": [list(each) for each in positions],
             "count": len(found),
@@ -231,6 +242,40 @@ class Moving:
             times = row.due_ms or 0, row.enqueued_ms
             found.append(Delayed(row.position, named, *times, row.bytes, head_of(body), meta))
         return found
+
+    async def _extend(self, queue: int, timeout_ms: int) -> int:
+        info, _ = self._led(queue)
+        start, done = 1, 0
+        while rows := self._broker.machine(info.group).browse(
+            info.queue, start, COUNT_AT_ONCE, "unsettled"
+        ):
+            start = rows[-1].position + 1
+            by_consumer: dict[ConsumerKey, list[int]] = {}
+            for row in rows:
+                if row.consumer is not None:
+                    by_consumer.setdefault(row.consumer, []).append(row.position)
+            for consumer, places in by_consumer.items():
+                done += await self._extend_some(info, consumer, places, timeout_ms)
+        return done
+
+    async def _extend_some(
+        self, info: QueueInfo, consumer: ConsumerKey, positions: list[int], timeout_ms: int
+    ) -> int:
+        """A command does all or none: what is settled meanwhile is left out of the next one."""
+        left: list[int] = sorted(positions)
+        while left:
+            command = Extend(info.queue, consumer, ranges_of(left), timeout_ms)
+            try:
+                await self._broker.ask(info.group, command)
+            except Refused as refused:
+                if refused.code == codes.NO_CONSUMER:
+                    return 0
+                if refused.code != codes.UNKNOWN_DELIVERY:
+                    raise
+                left = [each for each in left if each != refused.detail]
+            else:
+                return len(left)
+        return 0
 
     async def _find(self, queue: int, index: int, offset: int) -> int | None:
         info, _ = self._led(queue)
@@ -300,6 +345,8 @@ class Moving:
 
     def _target(self, info: QueueInfo, message: Waiting, to: int | None) -> QueueInfo | None:
         catalog = self._broker.cluster.catalog_machine
+        if to == info.queue:
+            return self._shard(info, message)
         if to is not None:
             return catalog.queue_by_id(QueueId(to))
         for death in message.row.chunk.deaths or ():
@@ -308,11 +355,22 @@ class Moving:
                 return None if found is None or found.stream is not None else found
         return None
 
+    def _shard(self, info: QueueInfo, message: Waiting) -> QueueInfo | None:
+        """By its key, as it would be published now; one that came by the queue's name has none."""
+        shards = taking(self._broker.cluster.catalog_machine, info.vhost).get(info.name, ())
+        own = key_of_dead(message.row.chunk.deaths)
+        if own is None:
+            own = exchange_and_key(on_wire(message.meta, info.name)[0])[1]
+        key = key_of(info, own, lambda: headers_of(message.meta))
+        if key is None:
+            key = str(message.row.position)
+        return Shares((each.name, 1, each) for each in shards).pick(key)
+
     def _steps(
         self, info: QueueInfo, messages: Sequence[Waiting], to: int | None
     ) -> dict[GroupId, list[Step]]:
         """Out of their queue and into those that they are for, in this order."""
-        places = merged([(each.row.position, each.row.position) for each in messages])
+        places = ranges_of(sorted(each.row.position for each in messages))
         steps: dict[GroupId, list[Step]] = {info.group: [Withdraw(info.queue, places)]}
         by_target: dict[QueueId, list[Waiting]] = {}
         infos: dict[QueueId, QueueInfo] = {}
@@ -322,7 +380,7 @@ class Moving:
             infos[target.queue] = target
             by_target.setdefault(target.queue, []).append(each)
         for queue, some in by_target.items():
-            steps.setdefault(infos[queue].group, []).append(_enqueue(queue, None, 0, some))
+            steps.setdefault(infos[queue].group, []).append(_enqueue(infos[queue], None, 0, some))
         return steps
 
     async def _copy(self, queue: int, named: list[list[int]], to: int, operation: str) -> list[Any]:
@@ -341,7 +399,7 @@ class Moving:
             end = found[-1].row.position if found and len(found) < len(part) else part[-1]
             for run in _runs(found):
                 first = run[0].row.position
-                command = _enqueue(target.queue, publisher, first, run)
+                command = _enqueue(target, publisher, first, run)
                 outcome = await self._broker.cluster.retries.ask(
                     target.group, command, within_s=DECIDE_S_MAX
                 )
@@ -365,16 +423,13 @@ def _name(info: QueueInfo | None) -> str:
 
 
 def _enqueue(
-    queue: QueueId, publisher: str | None, seqno: int, messages: Sequence[Waiting]
+    info: QueueInfo, publisher: str | None, seqno: int, messages: Sequence[Waiting]
 ) -> Enqueue:
-    return Enqueue(
-        queue,
-        publisher,
-        seqno,
-        [each.body for each in messages],
-        [each.meta for each in messages],
-        [_attrs(each.row) for each in messages],
-    )
+    metas = [each.meta for each in messages]
+    attrs = [_attrs(each.row) for each in messages]
+    attrs = with_group_keys(info.arguments, metas, attrs, len(metas))
+    bodies = [each.body for each in messages]
+    return Enqueue(info.queue, publisher, seqno, bodies, metas, attrs)
 
 
 def _attrs(row: Row) -> dict[int, Any] | None:

@@ -23,15 +23,18 @@ import structlog
 
 from cluster.cluster_node import ClusterNode
 from cluster.codec.entries import LARGE_SINCE
-from cluster.groups.outcome import FINAL, Outcome
+from cluster.groups.outcome import FINAL, Outcome, called_back
 from cluster.machine.admission import EPHEMERAL_PREFIX
+from cluster.machine.arguments import GROUP_KEY
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Enqueue
 from cluster.machine.replies import NO_QUEUE, OUT_OF_SEQUENCE, Enqueued
 from cluster.machine.stream.errors import STORED
 from cluster.types import QueueId
 from node.broker.bodies import Bodies, NewBody, NotTaken, PartedBody, WholeOnly, in_one_piece
+from node.messages.group_keys import with_group_keys
 from node.metrics.client_counters import Counts
+from node.routing.shards import SHARD_OF
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -155,6 +158,8 @@ class _Pipeline:
             bodies = [body for item in items for body in item.bodies]
             metas = _joined(items, [item.metas for item in items])
             attrs = _joined(items, [item.attrs for item in items])
+        if GROUP_KEY in self.info.arguments:
+            attrs = with_group_keys(self.info.arguments, metas, attrs, len(bodies))
         large, atomic = items[0].large, items[0].atomic
         command = Enqueue(
             self.info.queue, self.publisher, self.next, bodies, metas, attrs, large, atomic
@@ -223,14 +228,12 @@ class Publisher:
         atomic: bool = False,
     ) -> Stored | None:
         """As `publish`, into a stream; what became of it."""
-        done: asyncio.Future[Stored | None] = asyncio.get_running_loop().create_future()
 
-        def stored(what: Stored | None) -> None:
-            if not done.done():  # or who waits was cancelled
-                done.set_result(what)
+        def publish(stored: OnStored) -> None:
+            given = info, bodies, metas, attrs, size_bytes
+            self.publish(*given, _ignore, stored=stored, atomic=atomic)
 
-        self.publish(info, bodies, metas, attrs, size_bytes, _ignore, stored=stored, atomic=atomic)
-        return await done
+        return await called_back(publish)
 
     def upload(
         self, info: QueueInfo, bodies: Sequence[NewBody]
@@ -281,7 +284,7 @@ class Publisher:
             heads, large = uploaded
             self.publish(info, heads, metas, attrs, size_bytes, done, large or None)
         elif uploaded is None:
-            done(())
+            done(_refused_of_gone(info, count))
         else:
             log.warning("publish_refused", queue=info.name, reason=uploaded)
             done([(0, count - 1)])
@@ -333,7 +336,9 @@ class Publisher:
             self._counts.stored("amqp", reply, took_s)
             self._decided(pipeline, batch, reply.refused, reply)
         elif outcome.code == NO_QUEUE and self._is_gone(pipeline):
-            self._decided(pipeline, batch, ())
+            self._decided(
+                pipeline, batch, _refused_of_gone(pipeline.info, len(batch.command.bodies))
+            )
         elif outcome.code in FINAL and pipeline.sent[0] is batch:
             log.warning("publish_refused", queue=pipeline.info.name, reason=outcome.reason)
             self._refuse(pipeline)
@@ -399,12 +404,20 @@ class Publisher:
             if self._is_gone(pipeline):
                 pending, pipeline.sent = pipeline.sent, deque()
                 for batch in pending:
-                    _finish(pipeline, batch, (), None)
+                    refused = _refused_of_gone(pipeline.info, len(batch.command.bodies))
+                    _finish(pipeline, batch, refused, None)
                 break
         if pipeline.sent:
             self._send(pipeline, pipeline.sent[0])
         else:
             pipeline.stalled = False
+
+
+def _refused_of_gone(info: QueueInfo, count: int) -> Sequence[tuple[int, int]]:
+    """Of so many messages to a queue that is gone: none, they are gone with it. But of a shard all:
+    its queue is one again, to which they are to be published once more.
+    """
+    return [(0, count - 1)] if SHARD_OF in info.arguments else ()
 
 
 def _ignore(_: Sequence[tuple[int, int]]) -> None:

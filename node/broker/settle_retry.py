@@ -1,7 +1,7 @@
 """Settles, proposed to the leader: for the clients of every listener, and by the node for clients
 that need not settle themselves.
 
-A settle is proposed until a leader has decided (`cluster.peers.retries`). A repetition may find
+A settle is proposed until a leader has decided (`cluster.peers.forwarding`). A repetition may find
 that an earlier try was carried out; the machine refuses it then, and nobody knows which of the two
 it was: the outcome is unknown. A settle names positions, and only its token keeps a repetition from
 a later delivery of the same message. So without one, it is repeated only when surely nothing was
@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 
 from cluster.cluster_node import ClusterNode
-from cluster.groups.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, decided, outcome_of
+from cluster.groups.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, called_back, decided
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.machine.replies import Ok
-from cluster.peers.retries import Ends, Over
+from cluster.peers.forwarding import Ends, Over
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.metrics.client_counters import Counts, DeliveryCounters
 
@@ -84,7 +84,7 @@ class SettleRetry:
         served: DeliveryCounters | None = None,
     ) -> Outcome:
         """The same, for who waits for an answer."""
-        return await outcome_of(
+        return await called_back(
             lambda done: self.settle(
                 group, command, done, within_s=ANSWER_S_MAX, redirected=redirected, served=served
             )

@@ -90,7 +90,7 @@ def _subject(info: QueueInfo, subjects: Sequence[str], meta: Any) -> bytes:
         return subjects[0].encode()
     subject = key.encode(errors="replace") if isinstance(key, str) else b""
     if not is_literal(subject) or subject.split() != [subject]:
-        raise _bad(f"stream {info.name} has subjects: give the message's as its key, not {key!r}")
+        raise _bad(f"stream {info.name} stores by subject: the routing key is one, not {key!r}")
     if not any(matches(each.encode(), subject) for each in subjects):
         raise _bad(f"stream {info.name} stores {', '.join(subjects)}, not {key!r}")
     return subject

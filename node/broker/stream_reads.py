@@ -12,12 +12,13 @@ answers the second waits a while until there is something.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from cluster.groups.group import Group, Role
+from cluster.groups.group import Group
 from cluster.groups.group_like import GroupLike
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
@@ -30,6 +31,7 @@ from cluster.machine.stream.stream import Stream
 from cluster.machine.stream.subjects import Filter, Patterns
 from cluster.types import Body, BodyRef, GroupId, LargeBody, NodeId, QueueId
 from node.broker.broker import Broker
+from node.broker.waiters import Waiters, Waiting
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.messages.message import headers_of
 from node.peer_rpc import ANSWER_S_MAX, PeerRpc
@@ -103,8 +105,7 @@ class StreamReads:
         self.cluster = broker.cluster
         self.peer_rpc = peer_rpc
         self._broker = broker
-        self._waiting: dict[Group, _Waiting] = {}
-        self.cluster.on_role.append(self._role)
+        self._waiters = Waiters(self.cluster, _reached)
         peer_rpc.on("stream_start", self._answer_start)
         peer_rpc.on("stream_read", self._answer_read)
 
@@ -197,23 +198,9 @@ class StreamReads:
 
     async def news(self, group: Group, queue: QueueId, sequence: int, within_s: float) -> None:
         """Returns when the copy has this sequence, the stream is gone, or time is up."""
-        waiting = self._waiting.get(group)
-        if waiting is None:
-            waiting = self._waiting[group] = _Waiting(group)
-        future = waiting.add(queue, sequence)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await future
-        finally:
-            waiting.discard(queue, future)
-            if waiting.is_idle:
-                self._waiting.pop(group, None)
-
-    def _role(self, group: Group, _: Role, __: int) -> None:
-        waiting = self._waiting.get(group)
-        if waiting is not None:
-            waiting.wake_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._waiters.wait(group, queue, sequence)
 
     async def _answer_read(self, _: NodeId, fields: list[Any]) -> list[Any]:
         """[next sequence, messages as rows, how many more are wanted]."""
@@ -326,56 +313,11 @@ class StreamReader:
         self.heard_s = asyncio.get_running_loop().time()
 
 
-class _Waiting:
-    """Who waits for something new at one copy: looked at once an entry, by stream."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._by_queue: dict[QueueId, dict[asyncio.Future[None], int]] = {}
-        self._listens = False
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._by_queue
-
-    def add(self, queue: QueueId, sequence: int) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._by_queue.setdefault(queue, {})[future] = sequence
-        self._listen()
-        return future
-
-    def discard(self, queue: QueueId, future: asyncio.Future[None]) -> None:
-        waiting = self._by_queue.get(queue, {})
-        if waiting.pop(future, None) is not None and not waiting:
-            del self._by_queue[queue]
-
-    def wake_all(self) -> None:
-        for queue in list(self._by_queue):
-            self._wake(queue, None)
-
-    def _listen(self) -> None:
-        if not self._listens:
-            self._listens = True
-            self._group.on_next.append(self._look)
-
-    def _look(self) -> None:
-        self._listens = False
-        for queue in list(self._by_queue):
-            stream = stream_of(self._group, queue)
-            self._wake(queue, None if stream is None else stream.retained.next)
-        if self._by_queue:
-            self._listen()
-
-    def _wake(self, queue: QueueId, end: int | None) -> None:
-        """Those who wait for what is before `end`; None: all."""
-        waiting = self._by_queue[queue]
-        for future, sequence in list(waiting.items()):
-            if end is None or sequence < end:
-                del waiting[future]
-                if not future.done():
-                    future.set_result(None)
-        if not waiting:
-            del self._by_queue[queue]
+def _reached(group: Group, queue: QueueId, waiting: Waiting) -> list[asyncio.Future[None]]:
+    """Those whose sequence is there."""
+    stream = stream_of(group, queue)
+    end = math.inf if stream is None else stream.retained.next
+    return [future for future, sequence in waiting.items() if sequence < end]
 
 
 # --- looking at the machine -----------------------------------------------------------------------

@@ -25,6 +25,8 @@ from cluster.groups.group import Group, Role
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import UPGRADE_NEEDED
 from cluster.machine import QueueMachine
+from cluster.machine import replies as codes
+from cluster.machine.arguments import SHARD_OF
 from cluster.machine.commands import (
     Enqueue,
     GroupSteps,
@@ -37,7 +39,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import Effect, TransactionsDue
 from cluster.machine.interface import OpenTransaction
-from cluster.machine.replies import Committed
+from cluster.machine.replies import Committed, Ok
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.tasks import Tasks
@@ -64,7 +66,7 @@ class TransactionCoordinator:
         self._number = 0  # of this process: see `Transaction`
         self._unanswered: dict[int, None] = {}  # ascending
         self._working: set[GroupId] = set()
-        cluster.on_effects.append(self._effects)
+        cluster.on_effects.append((frozenset({TransactionsDue}), self._effects))
         cluster.on_role.append(self._role)
 
     # --- proposing --------------------------------------------------------------------------------
@@ -124,9 +126,13 @@ class TransactionCoordinator:
     async def _keep_room(
         self, number: int, others: Sequence[GroupSteps], kept: list[GroupId]
     ) -> None:
-        """In the groups that do not decide; `kept` is where there may be some to give back."""
-        for group, steps in others:
-            wants = self._wants(steps)
+        """In the groups that do not decide; `kept` is where there may be some to give back. What
+        goes to a queue that is gone is gone with it, but not what goes to a shard.
+        """
+        wanted = [(group, self._wants(steps)) for group, steps in others]
+        every = {queue for _, wants in wanted for queue, _, _ in wants}
+        shards = set(filter(self._is_shard, every))
+        for group, wants in wanted:
             if not wants:
                 continue
             kept.append(group)
@@ -136,7 +142,13 @@ class TransactionCoordinator:
                 raise Elsewhere(None)  # whatever became of it: nothing was decided
             # A group that was not upgraded yet checks no limits of what others decide.
             if outcome.code not in UPGRADE_NEEDED:
-                reply_of(outcome)
+                reply = reply_of(outcome)
+                is_less = isinstance(reply, Ok) and reply.count < len(wants)
+                if is_less and not shards.isdisjoint(queue for queue, _, _ in wants):
+                    raise Refused(
+                        codes.NO_QUEUE,
+                        "a shard that it publishes to was joined and is gone: publish again",
+                    )
 
     def _reserve(self, number: int, wants: Wants = ()) -> Reserve:
         return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants)
@@ -151,10 +163,17 @@ class TransactionCoordinator:
         return [(queue, *want) for queue, want in wants.items()]
 
     def _may_refuse(self, queue: QueueId) -> bool:
+        if self._is_shard(queue):
+            return True
         config = self._cluster.catalog_machine.config_of(queue)
         if config is None or config.overflow == "drop-head":
             return False
         return config.max_length is not None or config.max_length_bytes is not None
+
+    def _is_shard(self, queue: QueueId) -> bool:
+        """It may go though nobody deletes it."""
+        info = self._cluster.catalog_machine.queue_by_id(queue)
+        return info is not None and SHARD_OF in info.arguments
 
     async def _decide(self, source: GroupId, command: Transaction) -> Committed:
         """The group answers the same command but once, however often it is asked."""

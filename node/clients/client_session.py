@@ -16,11 +16,13 @@ from cluster.machine.commands import (
     Discard,
     HandedTo,
     OpenSession,
+    Ranges,
     Return,
     SetCredit,
     Settle,
+    Withdraw,
 )
-from cluster.machine.replies import PartKept
+from cluster.machine.replies import Ok, PartKept
 from cluster.machine.replies import Subscribed as SubscribedReply
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.access.permissions import Access
@@ -29,10 +31,10 @@ from node.broker.ingress import Large
 from node.broker.settle_retry import ANSWER_S_MAX, SettleCommand
 from node.clients.traffic import Traffic
 from node.dispatch import outgoing
-from node.dispatch.chunks import DeliveryProgress, Held
 from node.dispatch.dispatch import answer_of
 from node.dispatch.outgoing import Outgoing
 from node.dispatch.plan import Detached, Drained
+from node.dispatch.progress import DeliveryProgress, Held
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.metrics.client_counters import ProtocolCounters
 from node.tasks import Tasks
@@ -80,7 +82,13 @@ class ConsumerRelay(Protocol):
     def gone(self, connection: ClientSession, consumer: Subscription, why: Gone) -> None: ...
     def taken(self, attachment: int, size_bytes: int) -> None: ...
     async def get(
-        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+        self,
+        info: QueueInfo,
+        session: SessionId,
+        *,
+        count: int,
+        auto_settle: bool,
+        positions: Ranges = (),
     ) -> tuple[ConsumerKey, int, list[outgoing.MessageBatch]]: ...
     async def info(self, info: QueueInfo) -> dict[str, Any]: ...
 
@@ -127,6 +135,9 @@ class ClientSession:
         self._room = asyncio.Semaphore(REQUESTS_OPEN_MAX)
         #: What its user may do; without it all is allowed.
         self.access: Access | None = None
+        #: It wants to know over which shards its queues are split; what it was told, by queue.
+        self.follows_shards = False
+        self.shards: dict[str, tuple[str, ...]] = {}
         #: Of a client that speaks to this connection; a channel of another protocol counts itself.
         self.counted: ProtocolCounters | None = None
         self.published = False
@@ -397,6 +408,13 @@ class ClientSession:
         self.consumers[ref] = consumer
         self.start_delivering(consumer)
 
+    def tell_shards(self, info: QueueInfo) -> None:
+        """If it does not know already over which shards this queue is split."""
+        names = tuple(self._broker.shard_names(info))
+        if self.follows_shards and names != self.shards.get(info.name, ()):
+            self.shards[info.name] = names
+            self.peer.send(outgoing.Shards(info.name, names))
+
     def start_delivering(self, consumer: Subscription) -> None:
         """From this node's own copy when it leads, else through the relay."""
         info, key = consumer.info, consumer.key
@@ -451,15 +469,54 @@ class ClientSession:
             self._traffic.cancelled(info.queue, key)
         self.answer(request)
 
-    async def get(self, request: int, info: QueueInfo, count: int, *, auto_settle: bool) -> None:
+    async def withdraw(self, request: int, info: QueueInfo, positions: Ranges) -> None:
+        """All of these, which wait, leave the queue; or none."""
+        self._check_here(info)
+        reply = await self._broker.ask(info.group, Withdraw(info.queue, positions))
+        self.answer(request, reply.count if isinstance(reply, Ok) else 0)
+
+    async def retime(
+        self,
+        request: int,
+        info: QueueInfo,
+        positions: Ranges,
+        *,
+        due_ms: int | None,
+        delay_ms: int | None,
+    ) -> None:
+        """Answers how many of these waited; they are ready then."""
+        self._check_here(info)
+        self.answer(
+            request,
+            await self._broker.retime(info, positions, due_ms=due_ms, delay_ms=delay_ms),
+        )
+
+    async def get(
+        self,
+        request: int,
+        info: QueueInfo,
+        count: int,
+        *,
+        auto_settle: bool,
+        positions: Ranges = (),
+        shards: Sequence[str] = (),
+    ) -> None:
+        """The next ones, or those of these positions that wait. `shards`: where there may be some,
+        if there are none in the queue itself.
+        """
         self._check_here(info)
         self._broker.check_count(count)
         get = self._relay.get
         if self._broker.leads(info.group):
             get = partial(self._broker.get, in_parts=True)
         key, ready, batches = await self._in_session(
-            info.group, lambda: get(info, self.session, count=count, auto_settle=auto_settle)
+            info.group,
+            lambda: get(
+                info, self.session, count=count, auto_settle=auto_settle, positions=positions
+            ),
         )
+        if shards and not batches:
+            raise only_in_shards(info, shards)
         if self.counted is not None:
             self.counted.of(info).got(batches, auto=auto_settle)
         self.peer.send(outgoing.GetAnswer(request, info.name, key, ready, batches, auto_settle))
@@ -485,6 +542,15 @@ class ClientSession:
         here = self._broker.leads(info.group)
         about = self._broker.info(info) if here else self._relay.info(info)
         self.answer(request, await about)
+
+
+def only_in_shards(info: QueueInfo, names: Sequence[str]) -> Refused:
+    """Nothing waits in a queue itself that is split."""
+    return Refused(
+        "split_queue",
+        f"nothing waits in {info.name} itself, which is split: get from each of {', '.join(names)}",
+        list(names),
+    )
 
 
 def _ignore(_: Subscription) -> None: ...

@@ -20,6 +20,7 @@ import structlog
 
 from cluster.cluster_node import BROKER_LEVEL
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import Ranges
 from cluster.peers.peer_rpc import numbers
 from cluster.peers.peers import PeerState
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId
@@ -27,9 +28,9 @@ from node.broker.bodies import packed, unpacked
 from node.broker.broker import Broker, Gone
 from node.clients.client_session import ClientSession, Subscription
 from node.clients.traffic import Traffic
-from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.outgoing import Active, Delivery, Ended, MessageBatch, Outgoing
 from node.dispatch.plan import ConnectionId, Detached, Drained
+from node.dispatch.progress import DeliveryProgress
 from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
 
@@ -103,6 +104,7 @@ class Relay:
         self._detached: dict[Subscription, ClientSession] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
+        self._busy = asyncio.Event()  # there is something that a tick has to look at
         self._cluster.on_node_message.append(self._receive)
         self._cluster.on_link_lost.append(self._link_lost)
         peer_rpc.on("get", self._answer_get)
@@ -118,6 +120,7 @@ class Relay:
     def attach_soon(self, connection: ClientSession, consumer: Subscription) -> None:
         """The same at the next tick: what there is to attach to has just failed."""
         self._detached[consumer] = connection
+        self._busy.set()
 
     def _attach_detached(self, consumer: Subscription) -> None:
         connection = self._detached[consumer]
@@ -181,7 +184,7 @@ class Relay:
         try:
             gone = self._broker.gone(GroupId(group), *served.ref, SessionId(session))
         except Elsewhere:
-            self._to_detach.add((peer, attachment))
+            self._detach_there(peer, attachment)
             return
         if gone is not None:
             link = self._cluster.peers.states.get(peer)
@@ -214,7 +217,7 @@ class Relay:
         if self._cluster.peers.states.get(served.peer) is not link:
             return  # it attaches anew
         if why is None or not self.send(served.peer, "gone", served.attachment, why):
-            self._to_detach.add((served.peer, served.attachment))  # it attaches again
+            self._detach_there(served.peer, served.attachment)  # it attaches again
 
     def stop_serving(self, served: _Served, *, notify: bool = False) -> None:
         """Stop serving; `notify`: until its node knows, since it would wait for ever."""
@@ -222,14 +225,27 @@ class Relay:
             return
         self._traffic.close(served.connection)
         if notify:
-            self._to_detach.add((served.peer, served.attachment))
+            self._detach_there(served.peer, served.attachment)
+
+    def _detach_there(self, peer: NodeId, attachment: int) -> None:
+        """From the next tick on, until its node has heard it."""
+        self._to_detach.add((peer, attachment))
+        self._busy.set()
 
     # --- questions --------------------------------------------------------------------------------
 
     async def get(
-        self, info: QueueInfo, session: SessionId, *, count: int, auto_settle: bool
+        self,
+        info: QueueInfo,
+        session: SessionId,
+        *,
+        count: int,
+        auto_settle: bool,
+        positions: Ranges = (),
     ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
-        key, ready, batches = await self._ask(info, "get", session, count, auto_settle)
+        # Nodes of a former release know no positions.
+        named = ([list(each) for each in positions],) if positions else ()
+        key, ready, batches = await self._ask(info, "get", session, count, auto_settle, *named)
         return ConsumerKey(key), ready, [unpacked(batch) for batch in batches]
 
     async def info(self, info: QueueInfo) -> dict[str, Any]:
@@ -243,10 +259,15 @@ class Relay:
         return await self._peer_rpc.request(leader, kind, *where, *fields, wait_s=ANSWER_S_MAX)
 
     async def _answer_get(self, _: NodeId, fields: list[Any]) -> Any:
-        vhost, name, session, count, auto_settle = fields
+        vhost, name, session, count, auto_settle, *named = fields
         info = await self._broker.find(vhost, name)
         key, ready, batches = await self._broker.get(
-            info, SessionId(session), count=count, auto_settle=auto_settle, in_parts=True
+            info,
+            SessionId(session),
+            count=count,
+            auto_settle=auto_settle,
+            positions=[(first, last) for first, last in named[0]] if named else (),
+            in_parts=True,
         )
         return [key, ready, [packed(batch) for batch in batches]]
 
@@ -365,8 +386,11 @@ class Relay:
 
     async def run(self) -> None:
         while True:
+            await self._busy.wait()
             await asyncio.sleep(TICK_S)
             self.tick()
+            if not (self._attached or self._detached or self._to_detach):
+                self._busy.clear()
 
     def tick(self) -> None:
         """Find what a change of leader or a lost message left behind."""

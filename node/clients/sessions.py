@@ -179,6 +179,19 @@ class Sessions:
         self._leases[session] = loop.call_later(lease_ms / 1000, self.take_back, group, session)
         return session
 
+    def extend_lease(self, group: GroupId, session: SessionId, lease_ms: int) -> None:
+        """It ends so long from now. Refused: it was not lent here, or is over."""
+        timer = self._leases.get(session)
+        if timer is None:
+            raise Refused(
+                "no_session",
+                "there is no such lease at this node: it is over, or the node that gave the"
+                " messages leads the queue no more",
+            )
+        timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._leases[session] = loop.call_later(lease_ms / 1000, self.take_back, group, session)
+
     def take_back(self, group: GroupId, session: SessionId) -> None:
         """The lease is over."""
         timer = self._leases.pop(session, None)

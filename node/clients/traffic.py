@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, assert_never, cast
+from typing import Any, Protocol, assert_never, cast
 
 import structlog
 
-from cluster.groups.cold_reads import Arrived
 from cluster.groups.group import Group, Outcome, Role
 from cluster.groups.group_like import GroupLike
+from cluster.groups.proposals import Arrived
 from cluster.machine import QueueMachine
 from cluster.machine.commands import Command, Enqueue, Settle
 from cluster.machine.effects import Effect
 from cluster.machine.replies import OVERLOADED
-from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
+from cluster.types import Body, BodyRef, ConsumerKey, GroupId, QueueId, SessionId, Stamp
 from node.broker.broker import Broker
-from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.dispatch import Dispatcher
 from node.dispatch.outgoing import Outgoing
 from node.dispatch.plan import (
@@ -37,6 +36,7 @@ from node.dispatch.plan import (
     Ticket,
     Unreadable,
 )
+from node.dispatch.progress import DeliveryProgress
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class Traffic:
     def __init__(self, broker: Broker, tasks: Tasks) -> None:
         limits = broker.limits
         self.dispatcher = Dispatcher(
-            broker.read_bodies,
+            self._read_bodies,
             in_flight_bytes_max=limits.in_flight_bytes_max,
             deliver_buffer_bytes_max=limits.deliver_buffer_bytes_max,
             counts=broker.counts,
@@ -84,7 +84,7 @@ class Traffic:
         self._next_connection = 0
         self._flush_due = False
         self._deaths: dict[tuple[GroupId, QueueId], int] = {}  # not logged yet
-        self._cluster.on_effects.append(self._effects)
+        self._cluster.on_effects.append((None, self._effects))
         self._cluster.on_role.append(self._role)
 
     # --- connections ------------------------------------------------------------------------------
@@ -100,13 +100,9 @@ class Traffic:
         self._sinks.pop(connection, None)
         self.dispatcher.closed(connection)
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._sinks)
-
     def sent(self, connection: ConnectionId, size_bytes: int) -> None:
         self.dispatcher.sent(connection, size_bytes)
-        if self.dispatcher.needs_flush:
+        if self.dispatcher.confirming or self.dispatcher.delivering:
             self._schedule_flush()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -174,6 +170,10 @@ class Traffic:
             self.dispatcher.follows(group.id)
         self._perform()
 
+    def _read_bodies(self, group: GroupId, ref: BodyRef) -> Sequence[tuple[Body, Any]] | None:
+        found = self._cluster.group(group)
+        return [] if found is None else found.read_bodies(ref)
+
     def _first_delivery(self, group_id: GroupId, index: int, count: int) -> None:
         group = self._cluster.group(group_id)
         age_s = None if group is None else group.age_s(index)
@@ -220,7 +220,7 @@ class Traffic:
                     log.info("delivery_outdated", group=group, queue=name, first=chunk.first)
                 case _:
                     assert_never(output)
-        if dispatcher.needs_flush:
+        if dispatcher.confirming or dispatcher.delivering:
             self._schedule_flush()
 
     def _fetched(self, group: GroupId, first: int, arrived: Arrived) -> None:

@@ -10,8 +10,11 @@ Only consumers of groups that this node leads are known here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import itemgetter
 from typing import Any, assert_never
 
 from cluster.groups.outcome import ELSEWHERE, Outcome
@@ -28,19 +31,8 @@ from cluster.machine.effects import (
     SessionEnded,
 )
 from cluster.machine.replies import Chunk, Enqueued, Ok
+from cluster.machine.runs import joined
 from cluster.types import Body, BodyRef, ConsumerKey, GroupId, LargeBody, QueueId
-from node.dispatch.chunks import (
-    DELIVERY_BYTES_TARGET,
-    DeliveryProgress,
-    batch_of,
-    fitting,
-    had,
-    lacking,
-    merged,
-    overlap,
-    rest,
-)
-from node.dispatch.dispatch_state import ConnectionState, ConsumerState
 from node.dispatch.in_flight import InFlight
 from node.dispatch.outgoing import (
     Active,
@@ -71,6 +63,7 @@ from node.dispatch.plan import (
     Ticket,
     Unreadable,
 )
+from node.dispatch.progress import DeliveryProgress, Held
 from node.metrics.client_counters import Counts
 
 #: Consumers of one connection whose entries are fetched at the same time. Each may send what it
@@ -79,11 +72,65 @@ FETCHING_MAX = 8
 #: Chunks that a consumer asks for at once.
 FETCHED_CHUNKS = 64
 
+#: Bodies that one delivery frame aims at: large enough to cost nothing, small enough to take turns.
+DELIVERY_BYTES_TARGET = 1 << 20
+
+#: Of a message that was read.
+BODY, META = itemgetter(0), itemgetter(1)
+
 #: Empty: they are gone. None: they are not in memory.
 ReadBodies = Callable[[GroupId, BodyRef], Sequence[tuple[Body, Any]] | None]
 
 
-# --- state ----------------------------------------------------------------------------------------
+# --- state: losing it loses nothing ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ConsumerState:
+    """One that this node serves, as the leader of its queue."""
+
+    connection: ConnectionState
+    group: GroupId
+    queue: QueueId
+    name: str
+    key: ConsumerKey
+    auto_settle: bool
+    progress: DeliveryProgress
+    mark: int  # highest token queued: tokens grow, so up to here nothing is new
+    active: bool
+    #: What its client has by newer decisions than this node had applied when it was announced:
+    #: a leader that is ahead had served it.
+    ahead: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
+    cancelled: bool = False
+    windowed: bool = False  # the machine waits until it hears what left: first, last, token
+    unreported: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    unreported_count: int = 0
+    fetching: bool = False  # waits for an entry that is not in memory
+    #: One batch at a time, for how long its client takes: first, last, when it was sent.
+    timed: tuple[int, int, float] | None = None
+
+
+@dataclass(slots=True)
+class ConnectionState:
+    """Of a client, or of a node that serves one."""
+
+    id: ConnectionId
+    in_flight: InFlight
+    confirms: list[Confirm] = field(default_factory=list[Confirm])
+    unsent_bytes: int = 0  # delivered, not yet taken by the network
+    consumers: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
+    )
+    #: Consumers with something pending, in the order in which they take turns.
+    waiting: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
+    )
+    fetching: int = 0  # consumers whose entry is being fetched...
+    #: ...and those that wait until so few are that they may fetch, too.
+    cold: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
+        default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
+    )
 
 
 class Dispatcher:
@@ -109,8 +156,9 @@ class Dispatcher:
         self._connections: dict[ConnectionId, ConnectionState] = {}
         self._consumers: dict[tuple[QueueId, ConsumerKey], ConsumerState] = {}
         self._of_group: dict[GroupId, set[tuple[QueueId, ConsumerKey]]] = {}
-        self._confirming: dict[ConnectionId, ConnectionState] = {}
-        self._delivering: dict[ConnectionId, ConnectionState] = {}
+        #: As long as any is in one of these, `flush` is to be called at the end of the iteration.
+        self.confirming: dict[ConnectionId, ConnectionState] = {}
+        self.delivering: dict[ConnectionId, ConnectionState] = {}
         self._fetching: dict[tuple[GroupId, int], list[ConsumerState]] = {}  # who waits for it
         self._outputs: list[Output] = []
 
@@ -118,10 +166,6 @@ class Dispatcher:
         """What is to be done, in order; the caller does it all before the next input."""
         outputs, self._outputs = self._outputs, []
         return outputs
-
-    @property
-    def needs_flush(self) -> bool:
-        return bool(self._confirming or self._delivering)
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -141,8 +185,8 @@ class Dispatcher:
             return
         for ref in list(gone.consumers):
             self._forget(ref)
-        self._confirming.pop(connection, None)
-        self._delivering.pop(connection, None)
+        self.confirming.pop(connection, None)
+        self.delivering.pop(connection, None)
 
     def sent(self, connection: ConnectionId, size_bytes: int) -> None:
         """The network took this much of what was delivered."""
@@ -152,7 +196,7 @@ class Dispatcher:
         state.unsent_bytes -= size_bytes
         assert state.unsent_bytes >= 0, "more was taken than was sent"
         if state.waiting and state.unsent_bytes * 2 <= self._deliver_buffer_bytes_max:
-            self._delivering[connection] = state
+            self.delivering[connection] = state
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -193,7 +237,7 @@ class Dispatcher:
                     ticket.request, stored.first, stored.stored, stored.duplicates, stored.refused
                 )
             )
-            self._confirming[state.id] = state
+            self.confirming[state.id] = state
             return
         self._outputs.append(
             Send(ticket.connection, answer_of(ticket.request, ticket.queue, outcome))
@@ -272,7 +316,8 @@ class Dispatcher:
             self._drop_if_drained(known)
 
     def _drop_if_drained(self, consumer: ConsumerState) -> None:
-        if consumer.cancelled and not consumer.pending:
+        """It is cancelled."""
+        if not consumer.pending:
             self._forget((consumer.queue, consumer.key))
             self._outputs.append(Drained(consumer.connection.id, consumer.queue, consumer.key))
 
@@ -287,7 +332,7 @@ class Dispatcher:
             self._fetch_ended(consumer)
         elif connection.cold:  # it may have been the one whose turn it was
             self._thaw(connection)
-            self._delivering[connection.id] = connection
+            self.delivering[connection.id] = connection
         self._of_group[consumer.group].discard(ref)
 
     # --- groups -----------------------------------------------------------------------------------
@@ -347,11 +392,11 @@ class Dispatcher:
 
     def flush(self) -> None:
         """All new confirms as one frame a connection; deliveries while buffers have room."""
-        for state in self._confirming.values():
+        for state in self.confirming.values():
             self._outputs.append(Send(state.id, PublishConfirms(state.confirms)))
             state.confirms = []
-        self._confirming.clear()
-        delivering, self._delivering = self._delivering, {}
+        self.confirming.clear()
+        delivering, self.delivering = self.delivering, {}
         for state in delivering.values():
             self._pump(state)
 
@@ -370,7 +415,7 @@ class Dispatcher:
         ref, connection = (consumer.queue, consumer.key), consumer.connection
         if not consumer.fetching and ref not in connection.cold:
             connection.waiting[ref] = consumer
-            self._delivering[connection.id] = connection
+            self.delivering[connection.id] = connection
 
     def fetched(self, group: GroupId, first: int) -> None:
         """What a `Fetch` asked for has come: who waited for it is served at once, before it leaves
@@ -387,7 +432,7 @@ class Dispatcher:
         connection.fetching -= 1
         self._thaw(connection)
         if connection.waiting:
-            self._delivering[connection.id] = connection
+            self.delivering[connection.id] = connection
 
     def _thaw(self, connection: ConnectionState) -> None:
         """The first of those that could not fetch may."""
@@ -411,7 +456,8 @@ class Dispatcher:
                 self._thaw(state)
         if batches:
             state.unsent_bytes += size_bytes
-            self._send(consumer, Delivery(consumer.name, consumer.key, batches, size_bytes))
+            delivery = Delivery(consumer.name, consumer.key, batches, size_bytes)
+            self._outputs.append(Send(state.id, delivery))
             for batch in batches:
                 consumer.progress.sent(batch)
             if consumer.windowed:
@@ -430,14 +476,15 @@ class Dispatcher:
                     if type(b.bodies[0]) is not LargeBody
                 ]
                 self._settle(consumer, ranges, max([batch.token for batch in batches]))
-        self._drop_if_drained(consumer)
+        if consumer.cancelled:
+            self._drop_if_drained(consumer)
 
     def _settle(
         self, consumer: ConsumerState, ranges: Sequence[tuple[int, int]], token: int
     ) -> None:
         """For a consumer that does not do so itself."""
         if ranges:
-            command = Settle(consumer.queue, consumer.key, merged(ranges), token)
+            command = Settle(consumer.queue, consumer.key, joined(sorted(ranges)), token)
             self._outputs.append(Propose(consumer.group, command, None))
 
     def _fetch(self, consumer: ConsumerState) -> None:
@@ -485,7 +532,7 @@ class Dispatcher:
             if len(bodies) != chunk.bodies.count:  # gone: no longer in flight, or a damaged log
                 self._outputs.append(Unreadable(consumer.group, consumer.name, chunk))
                 continue
-            size = sum([len(body) for body, _ in bodies])
+            size = sum(map(len, map(BODY, bodies)))
             if type(bodies[0][0]) is LargeBody and batches:
                 pending.appendleft(chunk)  # a frame of its own
                 break
@@ -497,7 +544,7 @@ class Dispatcher:
                 if taken < len(bodies):
                     pending.appendleft(rest(chunk, taken))
                     bodies = bodies[:taken]
-                    size = sum([len(body) for body, _ in bodies])
+                    size = sum(map(len, map(BODY, bodies)))
             batches.append(batch_of(chunk, bodies))
             total += max(size, DELIVERY_BYTES_TARGET) if type(bodies[0][0]) is LargeBody else size
             counts.delivered += len(bodies)
@@ -509,6 +556,97 @@ class Dispatcher:
 
     def _send(self, consumer: ConsumerState, frame: Outgoing) -> None:
         self._outputs.append(Send(consumer.connection.id, frame))
+
+
+# --- runs of messages, cut and joined -------------------------------------------------------------
+
+
+def batch_of(chunk: Chunk, bodies: Sequence[tuple[Body, Any]]) -> MessageBatch:
+    """A chunk with its bodies. Equal meta of all is said once."""
+    metas = list(map(META, bodies))
+    first = metas[0] if metas else None
+    shared = len(set(map(id, metas))) == 1
+    return MessageBatch(
+        chunk.first,
+        chunk.token,
+        chunk.delivery_count,
+        chunk.acquired_count,
+        list(map(BODY, bodies)),
+        # A list always means one a body, so a shared value that is itself a list is spelled out.
+        first if shared and type(first) is not list else metas,
+        chunk.deaths,
+    )
+
+
+def lacking(holds: Iterable[Chunk], held: Held) -> list[Chunk]:
+    """The parts of `holds` that are not in `held` under the same token: oldest decision first, and
+    what one decision handed out in the order of `holds`, which is that of priorities.
+    """
+    by_token: dict[int, list[tuple[int, int]]] = {}
+    for first, last, token in held:
+        by_token.setdefault(token, []).append((first, last))
+    parts: list[Chunk] = []
+    for chunk in holds:
+        start, end = chunk.first, chunk.first + chunk.bodies.count - 1
+        for first, last in sorted(by_token.get(chunk.token, ())):
+            if last < start or first > end:
+                continue
+            if first > start:
+                parts.append(_part(chunk, start, first - 1))
+            start = last + 1
+        if start <= end:
+            parts.append(_part(chunk, start, end))
+    parts.sort(key=lambda chunk: chunk.token)
+    return parts
+
+
+def had(holds: Iterable[Chunk], progress: DeliveryProgress) -> list[tuple[int, int]]:
+    """The parts of `holds` that a client so far has."""
+    by_token: dict[int, list[tuple[int, int]]] = {}
+    for first, last, token in progress.held:
+        by_token.setdefault(token, []).append((first, last))
+    found: list[tuple[int, int]] = []
+    for chunk in holds:
+        start, end = chunk.first, chunk.first + chunk.bodies.count - 1
+        if chunk.token <= progress.mark:
+            found.append((start, end))
+            continue
+        for first, last in by_token.get(chunk.token, ()):
+            if first <= end and last >= start:
+                found.append((max(first, start), min(last, end)))
+    return found
+
+
+def overlap(first: int, last: int, ranges: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """How many of these positions are in the ranges, and the highest of them."""
+    count = end = 0
+    for start, stop in ranges:
+        low, high = max(first, start), min(last, stop)
+        if low <= high:
+            count += high - low + 1
+            end = max(end, high)
+    return count, end
+
+
+def _part(chunk: Chunk, first: int, last: int) -> Chunk:
+    if first == chunk.first and last - first + 1 == chunk.bodies.count:
+        return chunk
+    ref = chunk.bodies
+    offset = ref.offset + first - chunk.first
+    return replace(chunk, first=first, bodies=BodyRef(ref.index, offset, last - first + 1))
+
+
+def rest(chunk: Chunk, taken: int) -> Chunk:
+    return _part(chunk, chunk.first + taken, chunk.first + chunk.bodies.count - 1)
+
+
+def fitting(bodies: Sequence[tuple[Body, Any]], room: int) -> int:
+    """How many of the first bodies fit, at least one: a single large one must leave too."""
+    for count, (body, _) in enumerate(bodies):
+        room -= len(body)
+        if room < 0:
+            return max(1, count)
+    return len(bodies)
 
 
 # --- leaves ---------------------------------------------------------------------------------------

@@ -116,6 +116,14 @@ class Active:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """A queue that the connection consumes is split over these now; none: it is one queue."""
+
+    queue: str
+    names: tuple[str, ...]
+
+
 Outgoing = (
     PublishConfirms
     | Delivery
@@ -127,4 +135,5 @@ Outgoing = (
     | Moved
     | Ended
     | Active
+    | Shards
 )

@@ -8,8 +8,8 @@ from typing import NewType
 from cluster.machine.commands import Command
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
-from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.outgoing import Outgoing
+from node.dispatch.progress import DeliveryProgress
 
 ConnectionId = NewType("ConnectionId", int)
 

@@ -22,6 +22,8 @@ from node.links.moving import Item
 from node.links.shovel import Message, NatsDestination, NatsSource, Shovel
 
 CONNECT_S_MAX: Final = 15
+#: What connecting raises.
+CONNECT_ERRORS: Final = (OSError, NatsError)
 CLOSE_S_MAX: Final = 2.0
 FETCHED_MAX: Final = 256
 #: Until the next look whether the connection is still there.

@@ -5,19 +5,20 @@ the catalog.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, cast
 
 import structlog
+from aiormq import AMQPError
 
 from cluster.cluster_node import ClusterNode
 from cluster.machine.catalog_entries import ID, USER
 from cluster.machine.commands import DropEntry
 from node.errors import Refused, reply_of
 from node.links.amqp import AmqpClient
-from node.links.definition import is_local, place_of
+from node.links.definition import is_local, place_of, without_password
 from node.links.link import Link, LinkKey, LinkSpec
 from node.links.moving import move
 from node.links.ownership import anchor_of
@@ -31,7 +32,7 @@ from node.links.shovel import (
     parse,
 )
 from node.links.shovel_amqp import AmqpGiver, AmqpTaker, Running
-from node.links.shovel_nats import NatsGiver, NatsTaker, open_nats
+from node.links.shovel_nats import CONNECT_ERRORS, NatsGiver, NatsTaker, open_nats
 
 log = structlog.get_logger(__name__)
 
@@ -104,18 +105,22 @@ async def _open(running: Running) -> AsyncGenerator[tuple[Taker, Giver]]:
         if isinstance(to, NatsDestination):
             lost: asyncio.Future[Any] = loop.create_future()
             opened = open_nats(to.uris, name=running.shown_name, lost=lost)
-            giver = NatsGiver(*await open_ends.enter_async_context(opened), to, shovel)
+            with _told_of("destination", to.uris):
+                giver = NatsGiver(*await open_ends.enter_async_context(opened), to, shovel)
         else:
-            connection = await running.connect(to.uris)
+            with _told_of("destination", to.uris):
+                connection = await running.connect(to.uris)
             open_ends.push_async_callback(connection.close)
             giver, lost = AmqpGiver(running, connection, to), connection.lost
         if isinstance(source, NatsSource):
             own: asyncio.Future[Any] = loop.create_future()
             opened = open_nats(source.uris, name=running.shown_name, lost=own)
-            taker = NatsTaker(*await open_ends.enter_async_context(opened), running.id)
+            with _told_of("source", source.uris):
+                taker = NatsTaker(*await open_ends.enter_async_context(opened), running.id)
             taker.ends_with(own, "the connection to the source was closed")
         else:
-            connection = await running.connect(source.uris)
+            with _told_of("source", source.uris):
+                connection = await running.connect(source.uris)
             open_ends.push_async_callback(connection.close)
             taker = AmqpTaker(running, connection)
         if isinstance(giver, AmqpGiver):
@@ -123,6 +128,17 @@ async def _open(running: Running) -> AsyncGenerator[tuple[Taker, Giver]]:
         taker.ends_with(lost, "the connection to the destination was closed")
         await taker.begin(cast(Any, source), shovel)
         yield taker, giver
+
+
+@contextmanager
+def _told_of(end: str, uris: Sequence[str]) -> Generator[None]:
+    """What a client library raises names neither the end nor its address."""
+    try:
+        yield
+    except (*CONNECT_ERRORS, AMQPError) as error:
+        why = str(error) or type(error).__name__
+        places = ", ".join(map(without_password, uris))
+        raise ConnectionError(f"cannot connect to the {end} {places}: {why}") from error
 
 
 def _passport(running: Running, src_uri: str, dest_uri: str) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.group import Group
+from cluster.raft.member import Role
 from cluster.types import GroupId, NodeId
 from node.errors import BrokerError, Refused
 from node.links.link import Link, LinkKey, LinkKind, LinkSpec, nobody_runs_it
@@ -23,7 +26,10 @@ from node.tasks import Tasks
 log = structlog.get_logger(__name__)
 
 KIND = "links"
-LOOK_S = 0.25
+#: Changes come in bursts: so long after one look the next.
+LOOK_S_MIN = 0.25
+#: Without any sign of a change it is looked all the same, this often.
+LOOK_S_MAX = 5.0
 #: A link that is told to end may take so long to finish what it has in hand.
 END_S_MAX = 2.0
 #: Of the delay between two tries, more or less: links that failed together come back apart.
@@ -42,8 +48,10 @@ class LinkSupervisor:
         self._links: dict[LinkKey, tuple[Link, asyncio.Task[None]]] = {}
         self._wanted: dict[LinkKey, LinkSpec] = {}
         self._looked_at = -1  # how far the catalog was applied when `_wanted` was asked for
+        self._waits_for_catalog = False
         self._stopping = False
         self._now = asyncio.Event()
+        cluster.on_role.append(self._role_changed)
         peer_rpc.on(KIND, self._answer)
 
     def add(self, kind: LinkKind) -> None:
@@ -101,13 +109,12 @@ class LinkSupervisor:
     async def run(self) -> None:
         """As long as the node does."""
         while not self._stopping:
-            self._look()
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._now.wait()
-            except TimeoutError:
-                continue
             self._now.clear()
+            self._look()
+            await asyncio.sleep(LOOK_S_MIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S_MAX):
+                    await self._now.wait()
 
     async def stop(self) -> None:
         """Those that run end; none begins any more."""
@@ -125,6 +132,9 @@ class LinkSupervisor:
             self._wanted = {
                 spec.key: spec for kind in self._kinds.values() for spec in kind.wanted()
             }
+            if not self._waits_for_catalog:
+                self._waits_for_catalog = True
+                self._cluster.catalog.on_next.append(self._catalog_moved)
             self._looked_at = applied
         for key, (link, task) in list(self._links.items()):
             spec = self._wanted.get(key)
@@ -137,7 +147,16 @@ class LinkSupervisor:
         for key, spec in self._wanted.items():
             if key not in self._links and not self._stopping and self._owns(spec.anchor):
                 link = Link(spec, self._cluster.node, self._cluster.now_ms)
-                self._links[key] = link, self._tasks.start(self._keep(link), name=f"link {key}")
+                task = self._tasks.start(self._keep(link), name=f"link {key}")
+                task.add_done_callback(lambda _: self._now.set())
+                self._links[key] = link, task
+
+    def _role_changed(self, group: Group, role: Role, term: int) -> None:
+        self._now.set()
+
+    def _catalog_moved(self) -> None:
+        self._waits_for_catalog = False
+        self._now.set()
 
     def _owns(self, anchor: GroupId) -> bool:
         return self._cluster.leader_of(anchor) == self._cluster.node
@@ -149,13 +168,12 @@ class LinkSupervisor:
         while True:
             try:
                 await spec.run(link)
-            except asyncio.CancelledError:
+            except (Exception, asyncio.CancelledError) as error:  # whatever a client library raises
                 task = asyncio.current_task()
+                # What fails just then hides that it was told to end: so do a library and TaskGroup.
                 if task is None or task.cancelling():
                     log.info("link_stopped", kind=kind, vhost=vhost, link=name)
-                    raise
-                link.failed("the connection was given up")  # by its library, not by us
-            except Exception as error:  # noqa: BLE001 -- whatever a client library raises
+                    raise asyncio.CancelledError from error
                 link.failed(_reason_of(error))
                 log.warning("link_failed", kind=kind, vhost=vhost, link=name, reason=link.error)
             else:
@@ -167,6 +185,8 @@ class LinkSupervisor:
 
 
 def _reason_of(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "the connection was given up"  # by its library, not by us
     if isinstance(error, BrokerError):
         return error.reason[:ERROR_CHARS_MAX]
     if isinstance(error, BaseExceptionGroup):

@@ -18,6 +18,8 @@ _OF_CLIENTS = frozenset(
 ) | {("PUT", "queues/{vhost}/{queue}")}
 #: Nothing is changed, but hashes of passwords are told.
 _AUDITED_READS = frozenset({("GET", "definitions")})
+#: Nothing is changed, though it is a POST: commands that move messages ask it for each batch.
+_LOOKS = frozenset({("POST", "queues/{vhost}/{queue}/select")})
 #: Part of a path that is told to nobody.
 HIDDEN = "{password}"
 
@@ -35,7 +37,8 @@ class Act:
         if self.route is None:
             return False
         key = (self.route.method, self.route.path)
-        return key in _AUDITED_READS or (self.route.method != "GET" and key not in _OF_CLIENTS)
+        changes = self.route.method != "GET" and key not in _OF_CLIENTS | _LOOKS
+        return changes or key in _AUDITED_READS
 
     async def record(self, audit: Audit, status: int, reason: str = "") -> None:
         """An act, or a request that its user had no right to make."""

@@ -16,6 +16,8 @@ from aiohttp import web
 from node.access.auth import NAME_SHOWN_MAX, User
 from node.errors import BrokerError
 from node.management import (
+    attention,
+    audit,
     backup,
     bindings,
     clients,
@@ -76,6 +78,8 @@ ROUTES: tuple[Endpoint, ...] = (
     *backup.ROUTES,
     *groups.ROUTES,
     *upgrade.ROUTES,
+    *attention.ROUTES,
+    *audit.ROUTES,
     *health.ROUTES,
     *clients.ROUTES,
     *queues.ROUTES,
@@ -211,10 +215,8 @@ class ManagementRoutes:
             name, password = str(form.get("username", "")), str(form.get("password", ""))
             act.who = name[:NAME_SHOWN_MAX]
             return await self._basic.login(request, name, password)
-        if "Authorization" not in request.headers and not of_our_page(
-            request
-        ):  # which tools of RabbitMQ expect to be told
-            raise LoginRefused("Login failed")
+        if "Authorization" not in request.headers and not of_our_page(request):
+            raise LoginRefused("Login failed")  # as tools of RabbitMQ expect to be told
         if route is not None and route.local and self._services.local_token.admits(request):
             return LOCAL_USER
         act.who = claimed_name(request)

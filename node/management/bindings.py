@@ -85,15 +85,11 @@ async def between(call: Call) -> Any:
     return await _listed(call, _between(call))
 
 
-def _check_access(
+async def _check_access(
     call: Call, source: str, kind: DestinationKind, destination: str, key: str
 ) -> None:
     """To bind, and to unbind."""
-    call.access.check("write", kind, destination)
-    call.access.check("read", "exchange", source)
-    exchange = call.catalog.exchange(call.vhost, source)
-    if exchange is not None and exchange.routes_as == "topic":
-        call.access.check_topic("read", source, key)
+    await call.services.broker.check_binding(call.access, source, kind, destination, key)
     queue = call.catalog.queue(call.vhost, destination) if kind == "queue" else None
     if queue is not None:
         check_unlocked(queue)
@@ -101,7 +97,7 @@ def _check_access(
 
 async def bind(call: Call) -> Response:
     source, destination, kind = call.names["source"], call.names["destination"], _kind(call)
-    _check_access(call, source, kind, destination, call.body.text("routing_key", ""))
+    await _check_access(call, source, kind, destination, call.body.text("routing_key", ""))
     step = bind_step(call.vhost, source, kind, destination, call.body)
     await call.change(step)
     made = BindingInfo(call.vhost, source, kind, destination, step.key, step.arguments)
@@ -133,7 +129,7 @@ async def unbind(call: Call) -> Response:
     info = _one(call)
     if info.source == "":
         raise bad_request("what the default exchange binds cannot be unbound")
-    _check_access(call, info.source, info.kind, info.destination, info.key)
+    await _check_access(call, info.source, info.kind, info.destination, info.key)
     command = Unbind(
         info.vhost, info.source, info.kind, info.destination, info.key, dict(info.arguments)
     )

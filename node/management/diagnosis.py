@@ -7,6 +7,7 @@ and what merely follows from another trouble is not named at all.
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -39,6 +40,15 @@ class ConsumerState:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyState:
+    """A key of a queue with message groups that messages wait for."""
+
+    key: str
+    waiting: int
+    who: str | None  # as in ConsumerState; None: its message waits for its retry
+
+
+@dataclass(frozen=True, slots=True)
 class QueueState:
     """What the queue's leader knows."""
 
@@ -58,6 +68,7 @@ class QueueState:
     loops: int = 0  # the most often that one of the first messages has died in this queue
     refuses: str | None = None  # the limit that is reached, when publishes are refused for it
     consumers: Sequence[ConsumerState] = ()
+    keys: Sequence[KeyState] = ()  # those that most messages wait for, if no message is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +84,22 @@ class DeadLetterTarget:
 class Situation:
     name: str
     leader: str | None
+    vhost: str = "/"
     members: Sequence[str] = ()
     down: Sequence[str] = ()  # members whose node is down
     queue: QueueState | None = None  # None: nobody who knows could be asked
     bindings: int = 0  # besides that of the default exchange
+    shards: int = 0  # among which it is split
+    is_shard: bool = False  # to which is published by another's name
     alarms: Sequence[str] = ()  # which nodes are low on what
     vhost_full: str | None = None
     dead_letters: DeadLetterTarget | None = field(default=None)
+
+
+def argument(vhost: str, queue: str) -> str:
+    """A queue, as commands take it in a shell."""
+    where = "" if vhost == "/" else f" --vhost {shlex.quote(vhost)}"
+    return f"{shlex.quote(queue)}{where}"
 
 
 def diagnose(situation: Situation) -> list[Finding]:
@@ -87,9 +107,10 @@ def diagnose(situation: Situation) -> list[Finding]:
     queue = situation.queue
     if situation.leader is None or queue is None:
         return [_no_leader(situation)]
+    named = argument(situation.vhost, situation.name)
     return [
-        *_deliveries(situation.name, queue),
-        *_publishes(situation, queue),
+        *_deliveries(named, queue),
+        *_publishes(situation, named, queue),
         *_dead_letters(situation, queue),
     ]
 
@@ -119,22 +140,22 @@ def _no_leader(situation: Situation) -> Finding:
 # --- deliveries -----------------------------------------------------------------------------------
 
 
-def _deliveries(name: str, queue: QueueState) -> Iterator[Finding]:
+def _deliveries(named: str, queue: QueueState) -> Iterator[Finding]:
     if queue.paused:
         waiting = queue.ready + queue.delayed
         yield Finding(
             "paused",
             f"the queue is paused; {waiting:,} messages wait.",
-            f"quorate queue pause {name} --resume",
+            f"quorate queue pause {named} --resume",
         )
     elif queue.ready:
-        yield from _waiting(name, queue)
+        yield from _waiting(named, queue)
     elif queue.delayed:
         yield Finding(
             "delayed",
             f"no message is ready: {queue.delayed:,} are delayed, the next until"
             f" {_when(queue.due_ms, queue.now_ms)}.",
-            f"quorate queue delayed list {name}; `quorate queue delayed retime` delivers earlier",
+            f"quorate queue delayed list {named}; `quorate queue delayed retime` delivers earlier",
         )
     else:
         slow = [each for each in queue.consumers if _held_ms(each, queue.now_ms) >= HELD_MS_MAX]
@@ -146,8 +167,9 @@ def _deliveries(name: str, queue: QueueState) -> Iterator[Finding]:
             )
 
 
-def _waiting(name: str, queue: QueueState) -> Iterator[Finding]:
-    waits = f"{queue.ready:,} messages are ready"
+def _waiting(named: str, queue: QueueState) -> Iterator[Finding]:
+    one = queue.ready == 1
+    waits = "1 message is ready" if one else f"{queue.ready:,} messages are ready"
     registered = [each for each in queue.consumers if each.status not in ("cancelled", "get")]
     connected = [each for each in registered if each.status != "suspected"]
     timed_out_ms = queue.timed_out_ms
@@ -164,7 +186,8 @@ def _waiting(name: str, queue: QueueState) -> Iterator[Finding]:
         yield Finding(
             "no_consumer",
             f"{waits}, and nobody is subscribed.",
-            f"start a consumer (`quorate consume {name}` is one), or `quorate queue move {name}`",
+            f"start a consumer (`quorate consume {named}` is one), or `quorate queue move"
+            f" {named} TARGET`",
         )
         return
     if not connected:
@@ -184,9 +207,20 @@ def _waiting(name: str, queue: QueueState) -> Iterator[Finding]:
         yield Finding(
             "prefetch_full",
             f"{waits}, and every consumer has all that its prefetch allows"
-            f"{'' if since is None else f', for {_span(queue.now_ms - since)}'}:"
+            f"{'' if since is None else f', for {span(queue.now_ms - since)}'}:"
             f" {_who(connected, queue)}.",
             "look whether they settle; otherwise more consumers, or a higher prefetch",
+        )
+    elif queue.keys:
+        held = [
+            f"key {each.key} ({each.waiting:,} wait) "
+            + ("waits for its retry" if each.who is None else f"is held by {each.who}")
+            for each in queue.keys
+        ]
+        yield Finding(
+            "key_held",
+            f"{waits}, each behind another of its key that is not settled: {'; '.join(held)}.",
+            "look whether these consumers settle; of one key one message is in flight at a time",
         )
 
 
@@ -219,11 +253,7 @@ def _who(consumers: Sequence[ConsumerState], queue: QueueState) -> str:
     shown = [
         f"{each.who} holds {each.held:,}"
         + (f" of {each.credit:,}" if each.credit else "")
-        + (
-            f", the oldest for {_span(held_ms)}"
-            if (held_ms := _held_ms(each, queue.now_ms))
-            else ""
-        )
+        + (f", the oldest for {span(held_ms)}" if (held_ms := _held_ms(each, queue.now_ms)) else "")
         for each in consumers[:CONSUMERS_SHOWN]
     ]
     more = len(consumers) - len(shown)
@@ -237,7 +267,7 @@ def _held_ms(consumer: ConsumerState, now_ms: int) -> int:
 # --- publishes ------------------------------------------------------------------------------------
 
 
-def _publishes(situation: Situation, queue: QueueState) -> Iterator[Finding]:
+def _publishes(situation: Situation, named: str, queue: QueueState) -> Iterator[Finding]:
     if situation.alarms:
         yield Finding(
             "alarm",
@@ -250,7 +280,7 @@ def _publishes(situation: Situation, queue: QueueState) -> Iterator[Finding]:
         yield Finding(
             "queue_full",
             f"publishes are refused: {queue.refuses} is reached.",
-            f"consume, raise the limit, or `quorate queue move {situation.name}`",
+            f"consume, raise the limit, or `quorate queue move {named} TARGET`",
         )
     if queue.overflowed:
         yield Finding(
@@ -266,12 +296,13 @@ def _publishes(situation: Situation, queue: QueueState) -> Iterator[Finding]:
             "raise the message TTL, or consume faster; `quorate recover-messages` finds them again",
         )
     held = queue.ready + queue.unsettled + queue.delayed
-    if not held and not queue.published and not situation.bindings and not queue.expired:
+    reached = situation.bindings or situation.shards or situation.is_shard
+    if not held and not queue.published and not reached and not queue.expired:
         yield Finding(
             "no_binding",
             "nothing was published to it, and no exchange is bound to it: it only gets what the"
             " default exchange is given under its name.",
-            f"quorate binding add EXCHANGE {situation.name} --key KEY",
+            f"quorate binding add EXCHANGE {named} --key KEY",
         )
 
 
@@ -314,17 +345,18 @@ def _dead_letters(situation: Situation, queue: QueueState) -> Iterator[Finding]:
 
 
 def _ago(then_ms: int, now_ms: int) -> str:
-    return f"{_span(max(0, now_ms - then_ms))} ago"
+    return f"{span(max(0, now_ms - then_ms))} ago"
 
 
 def _when(at_ms: int | None, now_ms: int) -> str:
     if at_ms is None:
         return "a time that is not known"
     at = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).isoformat(sep=" ", timespec="seconds")
-    return f"{at} (in {_span(max(0, at_ms - now_ms))})"
+    return f"{at} (in {span(max(0, at_ms - now_ms))})"
 
 
-def _span(span_ms: int) -> str:
+def span(span_ms: int) -> str:
+    """In words, cut to its largest unit."""
     seconds = span_ms // 1000
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:

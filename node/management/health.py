@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from cryptography import x509
 
 from cluster.machine.catalog import QueueInfo
 from cluster.types import TRANSIENT_GROUPS, NodeId
 from node.broker.alarms import Lack
+from node.management.certificates import ending_certificates
 from node.management.context import Call, Endpoint, Response
 from node.management.errors import bad_request, not_found
 from node.management.overview import listeners
@@ -179,26 +177,9 @@ async def certificates(call: Call) -> Response:
     if days is None or not within.isascii() or not within.isdecimal() or len(within) > 4:
         raise bad_request("Invalid expiration unit: days, weeks, months or years")
     until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days * int(within))
-    expired: list[Json] = []
-    tls = call.services.settings.tls
-    for name in ("peer_cert", "peer_ca", "client_cert", "client_ca"):
-        path = getattr(tls, name)
-        if path is not None:
-            expired += _ending(Path(path), until)
+    expired = ending_certificates(call.services.settings.tls, until)
     reason = "Certificates expiring" if expired else None
     return _verdict(reason, **({"expired": expired} if expired else {}))
-
-
-def _ending(path: Path, until: dt.datetime) -> list[Json]:
-    try:
-        found = x509.load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError) as error:
-        return [{"cert": str(path), "reason": str(error)}]
-    return [
-        {"cert": str(path), "not_valid_after": each.not_valid_after_utc.isoformat()}
-        for each in found
-        if each.not_valid_after_utc <= until
-    ]
 
 
 _CHECKS = "health/checks"

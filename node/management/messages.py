@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cluster.groups.outcome import called_back
 from cluster.machine.catalog import QueueInfo
 from node.broker.ingress import Attrs, check_reply, shown
+from node.broker.publishing import Done
 from node.broker.stream_attrs import with_subjects
 from node.errors import Elsewhere, OutcomeUnknown
 from node.management.context import Call, Endpoint
@@ -72,7 +74,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
         where, given = where_of(exchange, key), amqp.build(properties)
     except (ValueError, TypeError) as error:
         raise bad_request(f"invalid properties or routing key: {error}") from None
-    attrs, given = ingress.interpret(access, given)
+    attrs, given = await ingress.interpret_in_time(access, given)
     if exchange == "" and key.startswith(PREFIX):
         return _reply(call, key, where, given, attrs, payload)
     route = ingress.route(access, exchange, key, given)
@@ -120,16 +122,14 @@ async def _stored(
     call: Call, info: QueueInfo, payload: bytes, meta: bytes, attrs: Attrs | None
 ) -> str | None:
     """The name of the queue if it refused."""
-    future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def done(refused: Sequence[tuple[int, int]]) -> None:
-        if not future.done():
-            future.set_result(bool(refused))
-
-    size_bytes = len(payload) + len(meta)
     (attrs,) = with_subjects(info, [routing_key_of(meta)], [attrs])
-    call.services.publisher.publish(info, [payload], meta, attrs, size_bytes, done)
-    return info.name if await future else None
+    size_bytes = len(payload) + len(meta)
+
+    def publish(done: Done) -> None:
+        call.services.publisher.publish(info, [payload], meta, attrs, size_bytes, done)
+
+    refused = await called_back(publish)
+    return info.name if refused else None
 
 
 # --- taking ---------------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ from cluster.machine.catalog_tables import NodeInfo
 from cluster.machine.commands import AddNode, RemoveNode
 from cluster.raft.link_peer import host_and_port
 from cluster.types import NodeId
-from node.management import shapes
+from node.management import groups, shapes
 from node.management.context import DONE, Call, Endpoint, Response, created
 from node.management.errors import bad_request, no_such, not_found
-from node.management.groups import rows
 from node.management.host import MEASURED
 from node.management.overview import exchange_types
 from node.management.paging import cut_columns, listed_as_is
@@ -56,13 +55,16 @@ _MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
 async def list_nodes(call: Call) -> Any:
+    return await listed_as_is(call.list_query, await rows(call))
+
+
+async def rows(call: Call) -> list[Json]:
     hosts = await call.observer.hosts(call.query)
     copies = copies_of(call)
-    every = [
+    return [
         node(info, hosts.get(info.node)) | place_of(call, info, copies)
         for info in call.catalog.nodes()
     ]
-    return await listed_as_is(call.list_query, every)
 
 
 async def one_node(call: Call) -> Json:
@@ -181,7 +183,7 @@ async def delete_node(call: Call) -> Response:
     if successor is not None and successor not in staying:
         raise bad_request(f"node {successor!r} is to take over, but is no member that stays")
     if staying and node not in _leaving(call) and not call.flag("fewer"):
-        risks = risks_of(_states(call), await rows(call), node, successor)
+        risks = risks_of(_states(call), await groups.rows(call), node, successor)
         if risks:
             raise bad_request(f"{'; '.join(risks)}: say ?fewer=true as well if that is meant")
     await call.change(RemoveNode(NodeId(node), None if successor is None else NodeId(successor)))

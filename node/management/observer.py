@@ -21,6 +21,7 @@ from cluster.machine.counters import GroupCounters, QueueCounters
 from cluster.types import CATALOG_GROUP, Body, BodyRef, GroupId, NodeId, QueueId
 from node.errors import BrokerError
 from node.management import queue_state
+from node.management.certificates import ending_certificates
 from node.management.facts import (
     COUNTED,
     Moment,
@@ -105,6 +106,8 @@ class Observer:
         peer_rpc.on("queue_history", self._answer_history)
         peer_rpc.on("led_history", self._answer_led_history)
         peer_rpc.on("login_attempts", self._answer_attempts)
+        peer_rpc.on("ending_certificates", self._answer_certificates)
+        peer_rpc.on("audit_lines", lambda _, __: list(services.audit.recent))
         peer_rpc.on("head_timestamps", self._answer_timestamps)
         peer_rpc.on(queue_state.KIND, self._answer_state)
         peer_rpc.on("take", lambda _, fields: take_here(services, fields))
@@ -430,6 +433,20 @@ class Observer:
             attempts.forget()
         by_protocol = [[protocol, counts] for protocol, counts in attempts.by_protocol.items()]
         return [by_protocol, [[*key, counts] for key, counts in attempts.by_source.items()]]
+
+    async def certificates(self, until: dt.datetime) -> dict[NodeId, list[dict[str, Any]]]:
+        """Of the nodes that are up, that end by then."""
+        return await self._services.peer_rpc.request_all("ending_certificates", until.timestamp())
+
+    def _answer_certificates(self, _: NodeId, fields: list[Any]) -> list[dict[str, Any]]:
+        until = dt.datetime.fromtimestamp(float(fields[0]), dt.UTC)
+        return ending_certificates(self._services.settings.tls, until)
+
+    async def audit_lines(self) -> list[dict[str, Any]]:
+        """Of the nodes that are up, the newest first."""
+        answers = await self._services.peer_rpc.request_all("audit_lines")
+        lines = [line for answer in answers.values() for line in answer]
+        return sorted(lines, key=lambda line: str(line["time"]), reverse=True)
 
     async def group_statuses(self, group: GroupId) -> dict[NodeId, dict[str, Any]]:
         """Of the copies of a group on the nodes that are up."""

@@ -85,8 +85,11 @@ async def listed(
     things: Sequence[T],
     name_of: Callable[[T], str],
     shown: Callable[[Sequence[T]], Awaitable[list[Json]]],
+    values: Callable[[Sequence[T]], Awaitable[list[Any]]] | None = None,
 ) -> Any:
-    """Only what is on the page is looked at closely, when the order does not depend on it."""
+    """Only what is on the page is looked at closely, when the order does not depend on it.
+    `values`: what the query wants things sorted by, where that costs less than all that is shown.
+    """
     found = [thing for thing in things if query.wants(name_of(thing))]
     if query.page is None:
         return _cut(query, _sorted(query, await shown(found)))
@@ -94,6 +97,11 @@ async def listed(
         found.sort(key=name_of, reverse=query.reverse)
         start = (query.page - 1) * query.page_size
         items = await shown(found[start : start + query.page_size])
+    elif values is not None:
+        orders = list(map(_order, await values(found)))
+        places = sorted(range(len(found)), key=orders.__getitem__, reverse=query.reverse)
+        start = (query.page - 1) * query.page_size
+        items = await shown([found[place] for place in places[start : start + query.page_size]])
     else:
         start = (query.page - 1) * query.page_size
         items = _sorted(query, await shown(found))[start : start + query.page_size]
@@ -153,14 +161,20 @@ def _cut(query: ListQuery, items: list[Json]) -> list[Json]:
 def _sorted(query: ListQuery, items: list[Json]) -> list[Json]:
     if not query.sort:
         return items
-    return sorted(items, key=lambda item: _order(item, query.sort), reverse=query.reverse)
+    return sorted(
+        items, key=lambda item: _order(_value_at(item, query.sort)), reverse=query.reverse
+    )
 
 
-def _order(item: Json, path: tuple[str, ...]) -> tuple[int, Any]:
-    """Numbers, then texts; what is not there first."""
+def _value_at(item: Json, path: tuple[str, ...]) -> Any:
     value: Any = item
     for word in path:
         value = cast("Json", value).get(word) if isinstance(value, dict) else None
+    return value
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Numbers, then texts; what is not there first."""
     if isinstance(value, (bool, int, float)):
         return (1, value)
     return (0, "") if value is None else (2, str(value))

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from cluster.machine import QueueMachine
 from cluster.machine.commands import QueueConfig
-from cluster.machine.interface import ConsumerView, Row
+from cluster.machine.interface import ConsumerView, QueueView, Row
 from cluster.types import QueueId
-from node.management.diagnosis import ConsumerState, QueueState
+from node.management.diagnosis import CONSUMERS_SHOWN, ConsumerState, KeyState, QueueState
 
 Json = dict[str, Any]
 
@@ -56,8 +56,24 @@ def state_here(machine: QueueMachine, queue: QueueId, lost: tuple[int, int]) -> 
         consumers=[
             _consumer(machine, view.config, each, oldest.get(each.key)) for each in view.consumers
         ],
+        keys=_keys(machine, queue, view),
     )
     return asdict(state)
+
+
+def _who(view: ConsumerView) -> str:
+    return f"{view.tag}\0{view.session}"
+
+
+def _keys(machine: QueueMachine, queue: QueueId, view: QueueView) -> list[KeyState]:
+    """Only when nothing else is ready."""
+    if machine.has_free(queue):
+        return []
+    held = machine.held_keys(queue, CONSUMERS_SHOWN)
+    who = {each.key: _who(each) for each in view.consumers}
+    return [
+        KeyState(each.name, each.waiting, None if key is None else who[key]) for each, key in held
+    ]
 
 
 def _deaths_in(queue: str, row: Row) -> int:
@@ -72,7 +88,7 @@ def _consumer(
     if oldest is not None and oldest.due_ms and config.consumer_timeout_ms:
         since_ms = oldest.due_ms - (view.timeout_ms or config.consumer_timeout_ms)
     return ConsumerState(
-        who=f"{view.tag}\0{view.session}",
+        who=_who(view),
         status=view.status,
         node=None if attached is None else attached[0],
         credit=view.credit,

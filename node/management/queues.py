@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -22,9 +22,10 @@ from node.management.diagnosis import diagnose
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
-from node.management.situation import situation_of
+from node.management.situation import situations_of
 from node.management.values import Body
 from node.protocols.amqp import stream_arguments
+from node.routing.shards import shards_of, split_of
 
 Json = dict[str, Any]
 
@@ -33,6 +34,21 @@ AT_ONCE = 100
 #: Queues with messages in an answer, above which `head_message_timestamp` is not told: the messages
 #: have to be read.
 HEADS_MAX = PAGE_SIZE_MAX
+
+
+def _waited_ms(facts: QueueFacts, now_ms: int) -> int:
+    """How old its oldest ready message is."""
+    return 0 if facts.oldest_ready_ms is None else max(0, now_ms - facts.oldest_ready_ms)
+
+
+#: What lists of many queues are sorted by, without all else that is shown of each.
+_QUICK: Mapping[tuple[str, ...], Callable[[QueueFacts, int], int]] = {
+    ("messages",): lambda facts, _: facts.messages,
+    ("messages_ready",): lambda facts, _: facts.ready,
+    ("messages_unacknowledged",): lambda facts, _: facts.unsettled,
+    ("consumers",): lambda facts, _: len(facts.consumers),
+    ("oldest_ready_age",): _waited_ms,
+}
 
 
 async def list_queues(call: Call) -> Any:
@@ -52,7 +68,15 @@ async def list_queues(call: Call) -> Any:
         await _add_heads(call, some, facts, items)
         return items
 
-    return await listed(call.list_query, infos, lambda info: info.name, shown)
+    async def values(some: Sequence[QueueInfo]) -> list[Any]:
+        facts, now_ms = await call.observer.queues(some), call.services.cluster.now_ms()
+        value_of, each = _QUICK[call.list_query.sort], (facts.get(info.queue) for info in some)
+        return [None if fact is None else value_of(fact, now_ms) for fact in each]
+
+    is_quick = call.list_query.sort in _QUICK
+    return await listed(
+        call.list_query, infos, lambda info: info.name, shown, values if is_quick else None
+    )
 
 
 def found(call: Call) -> QueueInfo:
@@ -156,8 +180,10 @@ def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
             "members": members,
             "online": [node for node in members if NodeId(node) in up],
         }
-    oldest_ms = None if facts is None else facts.oldest_ready_ms
-    shown["oldest_ready_age"] = 0 if oldest_ms is None else max(0, cluster.now_ms() - oldest_ms)
+    shown["oldest_ready_age"] = 0 if facts is None else _waited_ms(facts, cluster.now_ms())
+    split = split_of(catalog, info)
+    if split is not None:
+        shown["shards"] = list(split.shards)
     slo_ms = catalog.config_for(info).slo_oldest_age_ms
     if slo_ms is not None:
         shown["slo_oldest_age"] = slo_ms
@@ -274,11 +300,14 @@ async def why(call: Call) -> Json:
     info = found(call)
     if info.stream is not None:
         raise bad_request(f"{info.name} is a stream: its cursors say how far they are")
-    situation = await situation_of(call, info)
+    situation, *of_shards = await situations_of(call, [info, *shards_of(call.catalog, info)])
+    findings = [each._asdict() for each in diagnose(situation)]
+    for of_shard in of_shards:
+        findings += [{**each._asdict(), "shard": of_shard.name} for each in diagnose(of_shard)]
     return {
         "name": info.name,
         "vhost": info.vhost,
-        "findings": [finding._asdict() for finding in diagnose(situation)],
+        "findings": findings,
         "state": None if situation.queue is None else asdict(situation.queue),
     }
 

@@ -13,6 +13,7 @@ from node.broker.alarms import Alarms
 from node.broker.broker import Broker
 from node.broker.moving import Moving
 from node.broker.publishing import Publisher
+from node.broker.splitting import Splitting
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions
 from node.links.supervisor import LinkSupervisor
@@ -76,6 +77,7 @@ class ManagementServices:
     local_token: LocalToken
     peer_rpc: PeerRpc
     moving: Moving
+    splitting: Splitting
     listing: Listing
     audit: Audit
     links: LinkSupervisor

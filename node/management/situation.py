@@ -4,7 +4,7 @@ catalog, the other nodes' alarms and the lists of clients. See `diagnosis`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,15 +16,24 @@ from node.management.context import Call
 from node.management.diagnosis import (
     ConsumerState,
     DeadLetterTarget,
+    KeyState,
     QueueState,
     Situation,
 )
 from node.management.queue_state import KIND, refused_by
+from node.routing.shards import SHARD_OF, split_of
 
 Json = dict[str, Any]
 
 
-async def situation_of(call: Call, info: QueueInfo) -> Situation:
+async def situations_of(call: Call, infos: Sequence[QueueInfo]) -> list[Situation]:
+    if not infos:
+        return []
+    channels = sessions_of(await call.observer.clients("channels"))
+    return [await _situation(call, info, channels) for info in infos]
+
+
+async def _situation(call: Call, info: QueueInfo, channels: Mapping[str, Json]) -> Situation:
     services, catalog = call.services, call.catalog
     leader = services.broker.leader(info)
     members: list[str] = [] if info.node is None else [info.node]
@@ -32,30 +41,38 @@ async def situation_of(call: Call, info: QueueInfo) -> Situation:
         group = catalog.group(info.group)
         members = [] if group is None else [str(each) for each in group.members]
     up = {services.cluster.node, *services.peer_rpc.others()}
+    split = split_of(catalog, info)
     return Situation(
         name=info.name,
+        vhost=info.vhost,
         leader=leader,
         members=members,
         down=[each for each in members if NodeId(each) not in up],
-        queue=None if leader is None else await _ask(call, leader, info),
+        queue=None if leader is None else await _ask(call, leader, info, channels),
         bindings=len(catalog.bindings_to(info.vhost, "queue", info.name)),
+        shards=0 if split is None or split.joining else len(split.shards),
+        is_shard=SHARD_OF in info.arguments,
         alarms=_alarms(call),
         vhost_full=services.broker.ingress.full_vhosts.get(info.vhost),
         dead_letters=await _dead_letters(call, info),
     )
 
 
-async def _ask(call: Call, leader: NodeId, info: QueueInfo) -> QueueState | None:
+async def _ask(
+    call: Call, leader: NodeId, info: QueueInfo, channels: Mapping[str, Json]
+) -> QueueState | None:
     try:
         found: Json | None = await call.services.peer_rpc.request(leader, KIND, info.queue)
     except BrokerError:
         return None
     if found is None:
         return None
-    channels = sessions_of(await call.observer.clients("channels"))
     consumers = [ConsumerState(**each) for each in found.pop("consumers")]
+    keys = [KeyState(**each) for each in found.pop("keys", ())]  # none from an older node
     return QueueState(
-        **found, consumers=[replace(each, who=_named(each.who, channels)) for each in consumers]
+        **found,
+        consumers=[replace(each, who=_named(each.who, channels)) for each in consumers],
+        keys=[replace(each, who=each.who and _named(each.who, channels)) for each in keys],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.catalog.upgrading import HOLD, held_at
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import DropEntry, PutEntry
 from cluster.machine.versions import newest_machine
 from cluster.types import CATALOG_GROUP
@@ -16,18 +17,23 @@ Json = dict[str, Any]
 
 async def show(call: Call) -> Json:
     catalog = call.catalog
-    infos = [info for info in catalog.nodes() if info.incarnation]
-    newest = {info.node: newest_machine(info.versions) for info in infos}
     copies: dict[str, int] = {}
     for group, name in [(CATALOG_GROUP, "catalog"), *((g.id, g.name) for g in catalog.groups())]:
         statuses = await call.observer.group_statuses(group)
-        versions = [status.get("machine_version", 1) for status in statuses.values()]
-        copies[name] = min(versions, default=1)
+        copies[name] = min(
+            (each.get("machine_version", 1) for each in statuses.values()), default=1
+        )
+    return {**versions(catalog), "groups": copies}
+
+
+def versions(catalog: CatalogMachine) -> Json:
+    """What the cluster is at, and what its nodes could be at."""
+    infos = [info for info in catalog.nodes() if info.incarnation]
+    newest = {info.node: newest_machine(info.versions) for info in infos}
     return {
         "machine_version": catalog.version,
         "possible": min(newest.values(), default=catalog.version),
         "held_at": held_at(catalog),
-        "groups": copies,
         "nodes": [
             {"name": info.node, "newest": newest[info.node], "versions": info.versions}
             for info in infos

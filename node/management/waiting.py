@@ -6,6 +6,7 @@ from typing import Any, cast, get_args
 
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.checkout import SPAN_MS_MAX
 from cluster.machine.interface import RowState
 from cluster.types import MessageId
 from node.broker.moving import Delayed
@@ -81,10 +82,30 @@ async def move(call: Call) -> Json:
     return (await call.services.moving.move(info, positions, target))._asdict()
 
 
+async def split(call: Call) -> Json:
+    """Over so many `shards`; and, with `positions`, what waits goes there."""
+    info = _queue(call)
+    if "positions" in call.body:
+        call.access.check("write", "exchange", "")
+        return (await call.services.moving.spread(info, _positions(call)))._asdict()
+    call.access.check("configure", "queue", info.name)
+    shards = await call.services.splitting.split(info, call.body.integer("shards"))
+    return {"shards": [shard.name for shard in shards]}
+
+
+async def join(call: Call) -> Json:
+    """Nothing is published to the `shards` that are left; without any it is one queue again."""
+    info = _queue(call)
+    call.access.check("configure", "queue", info.name)
+    return {"shards": [shard.name for shard in await call.services.splitting.join(info)]}
+
+
 async def copy(call: Call) -> Json:
     info = _queue(call)
     positions = _positions(call)
     target = _target(call, call.body.text("to"))
+    if target.queue == info.queue:
+        raise bad_request("a queue is not copied to itself")
     operation = call.body.text("operation")
     if not 1 <= len(operation) <= 64:
         raise bad_request("operation must be text of 1 to 64 characters")
@@ -181,14 +202,11 @@ async def one_delayed(call: Call) -> Json:
 async def retime(call: Call) -> Response:
     """`{"due_ms": ...}`, since the epoch, or `{"delay_ms": ...}` from now."""
     info, position = await _found(call)
-    body = call.body
-    if ("due_ms" in body) == ("delay_ms" in body):
-        raise bad_request("one of due_ms and delay_ms is needed")
-    if "due_ms" in body:
-        at_ms = body.integer("due_ms")
-    else:
-        at_ms = call.services.cluster.now_ms() + body.integer("delay_ms")
-    if not await call.services.moving.retime(info, [(position, position)], at_ms):
+    due_ms, delay_ms = (
+        call.body.integer(name) if name in call.body else None for name in ("due_ms", "delay_ms")
+    )
+    retime = call.services.broker.retime
+    if not await retime(info, [(position, position)], due_ms=due_ms, delay_ms=delay_ms):
         raise not_found()
     return DONE
 
@@ -204,6 +222,15 @@ async def cancel(call: Call) -> Response:
     return DONE
 
 
+async def extend(call: Call) -> Json:
+    """`{"timeout_ms": ...}`, from now: of all that consumers hold, whatever protocol they speak."""
+    info = _queue(call)
+    timeout_ms = call.body.integer("timeout_ms")
+    if not 0 <= timeout_ms <= SPAN_MS_MAX:
+        raise bad_request(f"timeout_ms must be from 0 (no limit) to {SPAN_MS_MAX}")
+    return {"extended": await call.services.moving.extend(info, timeout_ms)}
+
+
 _ONE = "queues/{vhost}/{queue}"
 
 ROUTES = (
@@ -211,6 +238,9 @@ ROUTES = (
     Endpoint("POST", f"{_ONE}/select", select),
     Endpoint("POST", f"{_ONE}/move", move),
     Endpoint("POST", f"{_ONE}/copy", copy),
+    Endpoint("POST", f"{_ONE}/split", split),
+    Endpoint("POST", f"{_ONE}/join", join),
+    Endpoint("POST", f"{_ONE}/extend", extend),
     Endpoint("GET", f"{_ONE}/delayed", list_delayed),
     Endpoint("GET", f"{_ONE}/delayed/{{id}}", one_delayed),
     Endpoint("PATCH", f"{_ONE}/delayed/{{id}}", retime),

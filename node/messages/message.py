@@ -67,6 +67,13 @@ def routing_key_of(meta: Any) -> str | None:
     return key if type(key) is str else None
 
 
+def key_of_dead(deaths: Any) -> str | None:
+    """The key by which it went to where it is, as consumers see it; None: its own."""
+    records = cast("list[Mapping[str, Any]]", deaths or [])
+    to = records[0].get("to") if records else None
+    return None if to is None else to[1]
+
+
 def headers_of(meta: Any) -> Mapping[str, Any]:
     if type(meta) is bytes:
         if nats_headers.is_block(meta):

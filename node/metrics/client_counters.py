@@ -109,12 +109,6 @@ class Sizes:
         self.buckets = [0] * (len(SIZE_BOUNDS) + 1)
         self.sum = 0
 
-    def observe(self, bodies: Sequence[Sized]) -> None:
-        """Of one batch; mostly they have few different sizes."""
-        for size, count in Counter(map(len, bodies)).items():
-            self.sum += size * count
-            self.buckets[bisect_left(SIZE_BOUNDS, size)] += count
-
 
 class Batch(typing.Protocol):
     """Messages that were taken at once, as often as each other."""
@@ -188,7 +182,10 @@ class ProtocolCounters:
         self.routed += routed
         if confirm:
             self.received_confirm += count
-        self.sizes.observe(bodies)
+        sizes = self.sizes
+        for size, alike in Counter(map(len, bodies)).items():  # mostly there are few
+            sizes.sum += size * alike
+            sizes.buckets[bisect_left(SIZE_BOUNDS, size)] += alike
 
 
 class ClientCounters:

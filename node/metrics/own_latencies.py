@@ -13,6 +13,7 @@ from node.metrics.sources import Sources
 
 def collect(sources: Sources, _: Scrape) -> Iterator[Metric]:
     watch = sources.watch
+    watch.look()
     yield _family(
         "quorate_commit_seconds",
         "Time from the first proposal of an entry at its leader until it is applied there; once an"

@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -20,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 #: What others send, and a line repeats, is cut to this.
 CHARACTERS_MAX: Final = 500
+#: Lines that a node remembers, to show them; the file has all.
+RECENT_MAX: Final = 1_000
 
 #: refused: surely nothing happened. failed: it was let, and did not succeed.
 Outcome = Literal["ok", "refused", "failed", "unknown"]
@@ -31,6 +34,7 @@ class Audit:
     def __init__(self, node: str, path: str | None) -> None:
         """SettingsError: the file cannot be written."""
         self._node = node
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)  # since its start
         self._path = None if path is None else Path(path)
         if self._path is None:
             return
@@ -56,14 +60,27 @@ class Audit:
         if reason:
             line["reason"] = reason[:CHARACTERS_MAX]
         log.info("audit", **line)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"time": now, "node": self._node, "event": "audit", **line}
+        self._remember(line)
         if self._path is None:
             return
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        text = json.dumps({"time": now, "node": self._node, "event": "audit", **line})
         try:
-            await asyncio.to_thread(self._append, f"{text}\n".encode())
+            await asyncio.to_thread(self._append, f"{json.dumps(line)}\n".encode())
         except OSError as error:
             log.error("audit_file_failed", file=str(self._path), reason=str(error))
+
+    def _remember(self, line: dict[str, Any]) -> None:
+        """What is done again and again, such as the batches of a move, is one line, so that it does
+        not push out all others.
+        """
+        last = self.recent[-1] if self.recent else {}
+        if last.keys() - {"times"} == line.keys() and all(
+            last[name] == line[name] for name in line if name != "time"
+        ):
+            self.recent[-1] = {**line, "times": last.get("times", 1) + 1}
+        else:
+            self.recent.append(line)
 
     def _append(self, data: bytes) -> None:
         """Opened each time, so that the file may be moved away; one write, so lines stay whole."""

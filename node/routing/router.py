@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from cluster.machine.catalog_tables import BindingInfo, ExchangeInfo, QueueInfo
+from node.routing.hashing import Shares
+from node.routing.shards import key_of, taking
 from node.routing.tables import BindingMatcher, RoutedMessage, arranged
 
 #: Remembered answers a vhost, and vhosts with remembered answers: beyond that, all begin anew.
@@ -33,6 +35,8 @@ class RoutingCatalog(Protocol):
     def queue(self, vhost: str, name: str) -> QueueInfo | None: ...
     def bindings_from(self, vhost: str, exchange: str) -> Sequence[BindingInfo]: ...
     def routing_version(self, vhost: str) -> int: ...
+    def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+    def entries(self, table: str) -> Mapping[tuple[str, ...], Mapping[str, Any]]: ...
     def policy_for(
         self, vhost: str, name: str, what: Literal["queues", "exchanges"]
     ) -> tuple[str, Mapping[str, Any]] | None: ...
@@ -60,6 +64,7 @@ class _Known:
         default_factory=dict[str, tuple[ExchangeInfo, Sequence[BindingInfo], BindingMatcher]]
     )
     checked: set[str] = field(default_factory=set[str])  # arranged ones found right at this version
+    split: dict[str, Shares[QueueInfo]] | None = None  # queues that are, at this version
 
 
 class Router:
@@ -68,6 +73,7 @@ class Router:
     def __init__(self, catalog: RoutingCatalog) -> None:
         self._catalog = catalog
         self._vhosts: dict[str, _Known] = {}
+        self._drawn = 0
 
     def route(
         self,
@@ -77,9 +83,12 @@ class Router:
         headers: Callable[[], Mapping[str, Any]],
         property_of: Callable[[str], object] = lambda _: None,
         copies: Sequence[str] = (),
+        *,
+        steady: bool = False,
     ) -> Route | None:
         """None: there is no such exchange. Headers and properties are asked for only when an
-        exchange on the way decides by them. `copies`: more keys of the message.
+        exchange on the way decides by them. `copies`: more keys of the message. `steady`: it may be
+        routed again, and is not to get to another shard of a queue then.
         """
         version = self._catalog.routing_version(vhost)
         known = self._vhosts.get(vhost)
@@ -98,8 +107,16 @@ class Router:
             known.version = version
             known.routes.clear()
             known.checked.clear()
+            known.split = None
         message = RoutedMessage(key, headers, property_of)
         queues = tuple(self._walk(known, info, message, copies))
+        if known.split is None:
+            shards = taking(self._catalog, vhost)
+            known.split = {
+                name: Shares((each.name, 1, each) for each in some) for name, some in shards.items()
+            }
+        if known.split:
+            queues = tuple([self._shard(known.split, each, message, steady) for each in queues])
         by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
         route = Route(info, queues, message.by_chance, by_topic, beyond_key)
         if not beyond_key and not copies:
@@ -107,6 +124,27 @@ class Router:
                 known.routes.clear()
             known.routes[exchange, key] = route
         return route
+
+    def _shard(
+        self,
+        split: Mapping[str, Shares[QueueInfo]],
+        queue: QueueInfo,
+        message: RoutedMessage,
+        steady: bool,
+    ) -> QueueInfo:
+        """The queue, or that of its shards to which the message goes."""
+        shares = split.get(queue.name)
+        if shares is None:
+            return queue
+        key = key_of(queue, message.key, message.header)
+        if key is None:
+            message.by_chance = message.beyond_key = True
+            if steady:
+                return queue
+            # No dice: a run that is simulated routes the same when it is repeated.
+            self._drawn += 1
+            key = str(self._drawn)
+        return shares.pick(key) or queue
 
     def _walk(
         self, known: _Known, start: ExchangeInfo, message: RoutedMessage, copies: Sequence[str]

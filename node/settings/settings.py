@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ from node.settings.sections import (
 )
 
 SECRET_CHARACTERS_MIN = 8
+#: A token of subjects, but none that means something there already.
+DOMAIN = re.compile(r"(?!(?:ACK|API|EVENT|FC|SNAPSHOT)$)[A-Za-z0-9_-]+")
 #: Whose values no error may repeat.
 SECRETS = frozenset({"secret", "default_password"})
 
@@ -104,6 +107,11 @@ class Settings(BaseSettings):
     nats_advertise: Address | None = Field(
         default=None, description="Address that NATS clients are told, if `nats` is not it."
     )
+    nats_domain: str | None = Field(
+        default=None,
+        description="JetStream's domain: clients with this one as an option ask under "
+        "`$JS.DOMAIN.API`, others as ever. The same on all nodes.",
+    )
     nats_monitor: Listen = Field(
         default=None,
         description="Where tools that watch NATS ask by HTTP, usually port 8222, without a "
@@ -124,6 +132,11 @@ class Settings(BaseSettings):
         description="Secret that all nodes share, by which they know each other.",
     )
     secret_file: str | None = Field(default=None, description="File that holds the secret instead.")
+    previous_secret_file: str | None = Field(
+        default=None,
+        description="File with the secret that this one replaces: nodes that still have that are"
+        " taken, too.",
+    )
     default_user: str | None = Field(
         default=None,
         min_length=1,
@@ -134,6 +147,11 @@ class Settings(BaseSettings):
     )
     default_password_file: str | None = Field(
         default=None, description="File that holds that password instead."
+    )
+    previous_default_password_file: str | None = Field(
+        default=None,
+        description="File with the password that this one replaces: as long as the user has that,"
+        " a node that starts gives it the new one.",
     )
     audit_file: str | None = Field(
         default=None,
@@ -184,6 +202,18 @@ class Settings(BaseSettings):
                 f"allowed: at least {SECRET_CHARACTERS_MIN}"
             )
         return secret
+
+    def previous_secret(self) -> str | None:
+        """The one that `cluster_secret` replaces, while nodes change over."""
+        if self.previous_secret_file is None:
+            return None
+        return _read("previous_secret_file", self.previous_secret_file)
+
+    def previous_password(self) -> str | None:
+        """The one that the first user's password replaces."""
+        if self.previous_default_password_file is None:
+            return None
+        return _read("previous_default_password_file", self.previous_default_password_file)
 
     def first_user(self) -> tuple[str, str] | None:
         """Name and password of who is there in a new cluster instead of guest."""
@@ -400,6 +430,10 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.secret is not None and settings.secret_file is not None:
         problems.append("secret_file: allowed: only one of secret and secret_file")
+    if settings.previous_secret_file is not None and settings.secret_file is None:
+        problems.append("previous_secret_file: allowed: with secret_file")
+    if settings.previous_default_password_file is not None and settings.default_user is None:
+        problems.append("previous_default_password_file: allowed: with default_user")
     tls = [settings.tls.peer_cert, settings.tls.peer_key, settings.tls.peer_ca]
     if any(tls) and not all(tls):
         problems.append("tls.peer_cert, tls.peer_key, tls.peer_ca: allowed: all three, or none")
@@ -410,6 +444,11 @@ def _check_together(settings: Settings) -> None:
         for key in ("amqps", "nats_tls", "https")
         if getattr(settings, key) is not None and settings.tls.client_cert is None
     ]
+    if settings.nats_domain and not DOMAIN.fullmatch(settings.nats_domain):
+        problems.append(
+            "nats_domain: allowed: letters, digits, - and _, but not what follows `$JS.` already: "
+            "ACK, API, EVENT, FC, SNAPSHOT"
+        )
     if settings.nats_monitor is not None and settings.nats is None and settings.nats_tls is None:
         problems.append("nats_monitor: allowed: with nats or nats_tls")
     if settings.http is None and settings.https is None:

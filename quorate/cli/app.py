@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast
@@ -11,28 +12,18 @@ from typing import Annotated, cast
 import typer
 import typer.main
 
-from quorate.cli.asking import Yes
+from quorate.cli.api import Cluster, Commands, InVhost, Patient, Queue
 from quorate.cli.backup import backup, restore
-from quorate.cli.drain import node_app
 from quorate.cli.lost import recover_messages
 from quorate.cli.message import message
-from quorate.cli.output import (
-    CommandError,
-    Json,
-    Timeout,
-    Url,
-    Vhost,
-    login,
-    viewing,
-)
+from quorate.cli.output import CommandError, Json, Timeout, login, viewing
 from quorate.cli.postmortem import Judging, postmortem
 from quorate.cli.tree import ADMINISTRATION, LOOKING, RUNNING, USING, Root
 from quorate.places import FOLDER
 
-app = typer.Typer(
+app = Commands(
     name="quorate",
     cls=Root,
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -41,20 +32,15 @@ app = typer.Typer(
     "Try it: `quorate up` in one terminal; in another `quorate publish orders --count 100000`"
     " and `quorate consume orders --count 100000`.\n\n"
     "Exit status: 0 done, 1 refused or failed, 2 wrong usage or settings, 3 corrupt input,"
-    " 4 nobody answered or the outcome is unknown.",
+    " 4 nobody answered or the outcome is unknown, 5 a promise was broken, 130 interrupted.",
 )
-queue_app = typer.Typer(no_args_is_help=True, help="Declare, list, look into and delete queues.")
-log_app = typer.Typer(no_args_is_help=True, help="Read a node's log from its files alone.")
-app.add_typer(node_app, name="node", rich_help_panel=RUNNING)
-app.add_typer(queue_app, name="queue", rich_help_panel=USING)
+log_app = Commands(help="Read a node's log from its files alone.")
 app.add_typer(log_app, name="log", rich_help_panel=LOOKING)
 app.command(rich_help_panel=ADMINISTRATION)(backup)
 app.command(rich_help_panel=ADMINISTRATION)(restore)
 app.command("recover-messages", rich_help_panel=ADMINISTRATION)(recover_messages)
 app.command(rich_help_panel=LOOKING)(message)
 app.command(cls=Judging, rich_help_panel=LOOKING)(postmortem)
-
-Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
 
 
 def _version(wanted: bool) -> None:
@@ -189,66 +175,64 @@ def up(
     return run_up(folder, nodes=nodes, fresh=fresh, as_json=as_json)
 
 
-@node_app.command(
-    "start", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
-def node_start(
-    context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with settings.")
-    ] = None,
-) -> int:
-    """Run one node until SIGTERM, which first hands its leaderships to others.
+@dataclass(frozen=True, slots=True)
+class Quick(Cluster):
+    """For what is looked at when something is wrong."""
 
-    Every setting of docs/configuration.md is a flag, as in `--node n1 --log.retain-hours 24`, and
-    an environment variable, as in QUORATE_LOG__RETAIN_HOURS. Flags win over the environment, that
-    over the file.
-    """
-    from quorate.cli.nodes import run_node
-
-    return run_node(config, list(context.args))
+    timeout: Timeout = 5.0
 
 
-@node_app.command(
-    "recover", context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
-)
-def node_recover(
-    context: typer.Context,
-    lost: Annotated[
-        list[str], typer.Option("--lost", help="A node that is gone for good; repeatable.")
-    ],
-    config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with settings of this node.")
-    ] = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> int:
-    """Go on without a majority that is lost for good. Messages may be lost: it says which.
+@dataclass(frozen=True, slots=True)
+class Repeated(Cluster):
+    """It is asked again and again."""
 
-    Run it on every node that is left, while these are stopped. Settings are given as to
-    `quorate node start`.
-    """
-    from quorate.cli.recovery import run_recover
-
-    return run_recover(config, list(context.args), lost, yes=yes, as_json=as_json)
+    timeout: Timeout = 6.0
 
 
 @app.command(rich_help_panel=RUNNING)
-def status(url: Url = None, as_json: Json = False, timeout: Timeout = 5.0) -> int:
+def status(cluster: Quick) -> int:
     """Nodes, groups, their leaders, and how far each copy is behind."""
     from quorate.cli.nodes import run_status
 
-    return run_status(url, as_json=as_json, timeout=timeout)
+    return run_status(cluster)
 
 
 @app.command(rich_help_panel=RUNNING)
-def doctor(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+def top(
+    cluster: Repeated,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once and end, as on a pipe.")
+    ] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help="Queues by oldest (the default), ready, unacked, in, out, consumers or queue;"
+            " -COLUMN: the other way round.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="TEXT", help="Only queues with this in their names."),
+    ] = None,
+) -> int:
+    """How the cluster is, now and until you press q: rates, what needs attention, nodes with their
+    load, leaders that move, and the queues whose messages have waited longest.
+    """
+    from quorate.cli.top import run_top
+
+    return run_top(cluster, once=once, sort=sort, text=text)
+
+
+@app.command(rich_help_panel=RUNNING)
+def doctor(cluster: Cluster) -> int:
     """Look for what is wrong with a cluster, or soon will be, and say what mends it. Exit status 1:
     something is wrong now.
     """
     from quorate.cli.doctor import run_doctor
 
-    return run_doctor(url, as_json=as_json, timeout=timeout)
+    return run_doctor(cluster)
 
 
 class Shell(StrEnum):
@@ -273,410 +257,12 @@ def completion(shell: Annotated[Shell, typer.Argument(help="For which shell.")])
     return 0
 
 
-# --- queues ---------------------------------------------------------------------------------------
-
-
-@queue_app.command("declare")
-def queue_declare(
-    queue: Queue,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Such as x-max-length=1000."),
-    ] = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Make a queue, or make sure that it exists with these arguments.
-
-    Arguments have RabbitMQ's names: `quorate queue declare jobs x-max-priority=9
-    x-message-ttl=60000`.
-    """
-    from quorate.cli.queues import run_declare
-
-    return run_declare(queue, arguments or [], url, vhost=vhost, as_json=as_json, timeout=timeout)
-
-
-@queue_app.command("list")
-def queue_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
-    """All queues, with their leaders and how many messages they hold."""
-    from quorate.cli.queues import run_list
-
-    return run_list(url, as_json=as_json, timeout=timeout)
-
-
-@queue_app.command("show")
-def queue_show(
-    queue: Queue,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Everything that its leader knows of a queue, behind a barrier."""
-    from quorate.cli.queues import run_show
-
-    return run_show(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
-
-
-@queue_app.command("delete")
-def queue_delete(
-    queue: Queue,
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without consumers.")] = False,
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only without messages.")] = False,
-    yes: Yes = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Delete a queue and all messages in it. It asks first."""
-    from quorate.cli.queues import run_delete
-
-    return run_delete(
-        queue,
-        url,
-        vhost=vhost,
-        if_unused=if_unused,
-        if_empty=if_empty,
-        yes=yes,
-        as_json=as_json,
-        timeout=timeout,
-    )
-
-
-@queue_app.command("purge")
-def queue_purge(
-    queue: Queue,
-    yes: Yes = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Drop all messages that nobody holds. It asks first when there are any."""
-    from quorate.cli.queues import run_purge
-
-    return run_purge(queue, url, vhost=vhost, yes=yes, as_json=as_json, timeout=timeout)
-
-
-@queue_app.command("pause")
-def queue_pause(
-    queue: Queue,
-    resume: Annotated[bool, typer.Option("--resume", help="Deliver again.")] = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Stop deliveries of a queue; publishing goes on. `--resume` ends it."""
-    from quorate.cli.queues import run_pause
-
-    return run_pause(queue, url, vhost=vhost, paused=not resume, as_json=as_json, timeout=timeout)
-
-
-@queue_app.command("peek")
-def queue_peek(
-    queue: Queue,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
-    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
-    state: Annotated[
-        str | None, typer.Option("--state", help="Only ready, unsettled or delayed ones.")
-    ] = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Look at messages without taking them."""
-    from quorate.cli.queues import run_peek
-
-    return run_peek(
-        queue,
-        url,
-        vhost=vhost,
-        start=start,
-        count=count,
-        state=state,
-        as_json=as_json,
-        timeout=timeout,
-    )
-
-
-@queue_app.command("why")
-def queue_why(
-    queue: Queue,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Why its messages do not move, in plain words, and what to do. Exit status 1: there is a
-    reason; 0: nothing holds them up.
-    """
-    from quorate.cli.backlogs import run_why
-
-    return run_why(queue, url, vhost=vhost, as_json=as_json, timeout=timeout)
-
-
-Target = Annotated[str, typer.Argument(help="Name of the queue that gets them.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where",
-        metavar="NAME=VALUE,...",
-        help="Only those with this key, exchange, header.NAME, priority, state (ready, delayed),"
-        " reason (of their death), older-than or younger-than (1h); repeatable, all must hold.",
-    ),
-]
-Count = Annotated[
-    int | None, typer.Option("--count", "-n", min=1, help="At most so many. Default: all.")
-]
-Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many a second.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
-
-
-@queue_app.command("move")
-def queue_move(
-    queue: Queue,
-    to: Target,
-    count: Count = None,
-    where: Where = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Move messages that wait to another queue, in their order. Each is in one of both at any
-    time, so it may be ended and run again.
-    """
-    from quorate.cli.backlogs import Moving, conditions, run_move
-
-    moving = Moving(
-        queue, to, vhost, conditions(where or []), count=count, rate=rate, timeout=timeout
-    )
-    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
-
-
-@queue_app.command("copy")
-def queue_copy(
-    queue: Queue,
-    to: Target,
-    count: Count = None,
-    where: Where = None,
-    rate: Rate = None,
-    start: Annotated[
-        int, typer.Option("--start", min=1, help="From this position of the queue on.")
-    ] = 1,
-    operation: Annotated[
-        str | None,
-        typer.Option(
-            "--operation",
-            help="A name; what was copied under it is not copied again. Default: a new one.",
-        ),
-    ] = None,
-    dry_run: DryRun = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Copy messages that wait to another queue, in their order."""
-    from quorate.cli.backlogs import Moving, conditions, new_operation, run_move
-
-    moving = Moving(
-        queue,
-        to,
-        vhost,
-        conditions(where or []),
-        how="copy",
-        count=count,
-        start=start,
-        rate=rate,
-        operation=operation or new_operation(),
-        timeout=timeout,
-    )
-    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
-
-
-@queue_app.command("drain-to")
-def queue_drain_to(
-    queue: Queue,
-    to: Target,
-    where: Where = None,
-    rate: Rate = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Move all messages to another queue until none is left, also those that come meanwhile; a
-    target that is full is waited for.
-    """
-    from quorate.cli.backlogs import Moving, conditions, run_move
-
-    moving = Moving(
-        queue, to, vhost, conditions(where or []), rate=rate, until_empty=True, timeout=timeout
-    )
-    return run_move(moving, url, dry_run=False, as_json=as_json)
-
-
-@queue_app.command("relieve")
-def queue_relieve(
-    queue: Queue,
-    to: Annotated[str, typer.Argument(help="Name of the queue where they wait meanwhile.")],
-    above: Annotated[
-        int, typer.Option("--above", min=1, help="Messages over which the oldest go there.")
-    ] = 20_000_000,
-    above_bytes: Annotated[int, typer.Option("--above-bytes", min=1)] = 10_000_000_000,
-    until: Annotated[
-        int | None, typer.Option("--until", min=1, help="Default: a twentieth of --above.")
-    ] = None,
-    back_below: Annotated[
-        int | None,
-        typer.Option(
-            "--back-below",
-            min=1,
-            help="Messages below which they come back. Default: a two-hundredth of --above.",
-        ),
-    ] = None,
-    back_until: Annotated[
-        int | None, typer.Option("--back-until", min=1, help="Default: a twentieth of --above.")
-    ] = None,
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            "--uri",
-            metavar="amqp://...",
-            help="The broker that has the other queue, if not this cluster. Shovels carry messages"
-            " there and back.",
-        ),
-    ] = None,
-    rate: Rate = None,
-    once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do.")] = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Keep a queue between levels: when it holds too much its oldest messages wait in another one,
-    and come back when it has nearly run empty. It goes on until it is ended, which harms nothing.
-    """
-    from quorate.cli.relief import Levels, run_relieve
-
-    levels = Levels.of(above, above_bytes).with_messages(
-        stop=until, back=back_below, full=back_until
-    )
-    return run_relieve(
-        queue,
-        to,
-        levels,
-        url,
-        uri=uri,
-        vhost=vhost,
-        rate=rate,
-        once=once,
-        as_json=as_json,
-        timeout=timeout,
-    )
-
-
-@queue_app.command("replay-dead-letters")
-def queue_replay(
-    queue: Queue,
-    to: Annotated[
-        str | None, typer.Option("--to", help="All to this queue. Default: where each has died.")
-    ] = None,
-    count: Count = None,
-    where: Where = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Move dead letters back to the queues in which they died last."""
-    from quorate.cli.backlogs import Moving, conditions, run_move
-
-    moving = Moving(
-        queue, to, vhost, conditions(where or []), count=count, rate=rate, timeout=timeout
-    )
-    return run_move(moving, url, dry_run=dry_run, as_json=as_json)
-
-
-delayed_app = typer.Typer(no_args_is_help=True, help="Messages that are not ready yet, one by one.")
-queue_app.add_typer(delayed_app, name="delayed")
-Ids = Annotated[
-    list[str], typer.Argument(metavar="ID...", help="As `delayed list` shows; or positions.")
-]
-
-
-@delayed_app.command("list")
-def delayed_list(
-    queue: Queue,
-    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=1, max=1000, help="At most so many.")
-    ] = 100,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Delayed messages, by position."""
-    from quorate.cli.backlogs import run_delayed_list
-
-    return run_delayed_list(
-        queue, url, vhost=vhost, start=start, count=count, as_json=as_json, timeout=timeout
-    )
-
-
-@delayed_app.command("cancel")
-def delayed_cancel(
-    queue: Queue,
-    ids: Ids,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Drop messages before they are delivered."""
-    from quorate.cli.backlogs import run_delayed_change
-
-    return run_delayed_change(
-        queue, ids, url, vhost=vhost, delay=None, as_json=as_json, timeout=timeout
-    )
-
-
-@delayed_app.command("retime")
-def delayed_retime(
-    queue: Queue,
-    ids: Ids,
-    delay: Annotated[
-        str, typer.Option("--in", metavar="10m", help="Ready after this, from now; 0: at once.")
-    ],
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
-    """Deliver messages earlier or later. It may also put one off that is ready."""
-    from quorate.cli.backlogs import run_delayed_change
-
-    return run_delayed_change(
-        queue, ids, url, vhost=vhost, delay=delay, as_json=as_json, timeout=timeout
-    )
-
-
 # --- messages -------------------------------------------------------------------------------------
 
 
 @app.command(rich_help_panel=USING)
 def publish(
+    cluster: InVhost,
     queue: Queue,
     body: Annotated[list[str] | None, typer.Argument(help="One message each.")] = None,
     count: Annotated[
@@ -690,10 +276,6 @@ def publish(
     key: Annotated[str | None, typer.Option("--key", help="Key, for all of them.")] = None,
     priority: Annotated[int | None, typer.Option("--priority", min=0, max=255)] = None,
     ttl_ms: Annotated[int | None, typer.Option("--ttl-ms", min=0)] = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Publish messages and wait until a majority has each of them on disk.
 
@@ -704,11 +286,12 @@ def publish(
     from quorate.cli.publish import What, run_publish
 
     what = What(body or [], count, size, file, batch, key, priority, ttl_ms)
-    return run_publish(queue, what, url, vhost=vhost, as_json=as_json, timeout=timeout)
+    return run_publish(cluster, queue, what)
 
 
 @app.command(rich_help_panel=USING)
 def consume(
+    cluster: InVhost,
     queue: Queue,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")
@@ -728,10 +311,6 @@ def consume(
     keep: Annotated[
         bool, typer.Option("--keep", help="Give every message back at the end.")
     ] = False,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Take messages, settle them, and account for the numbered ones: missing, duplicates, out of
     order.
@@ -742,7 +321,7 @@ def consume(
     from quorate.cli.consume import How, run_consume
 
     how = How(count, show, batch, credit, idle, keep)
-    return run_consume(queue, how, url, vhost=vhost, as_json=as_json, timeout=timeout)
+    return run_consume(cluster, queue, how)
 
 
 # --- looking closer -------------------------------------------------------------------------------
@@ -771,12 +350,10 @@ def log_dump(
 
 @app.command(rich_help_panel=LOOKING)
 def bench(
+    cluster: Patient,
     count: Annotated[int, typer.Option("--count", "-n", min=1)] = 100_000,
     size: Annotated[int, typer.Option("--size", min=23)] = 100,
     batch: Annotated[int, typer.Option("--batch", min=1)] = 256,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
 ) -> int:
     """A quick look at a running cluster: publish, consume and latency on a queue of its own.
 
@@ -785,7 +362,7 @@ def bench(
     """
     from quorate.cli.bench import run_bench
 
-    return run_bench(count, size, batch, url, as_json=as_json, timeout=timeout)
+    return run_bench(cluster, count, size, batch)
 
 
 @app.command(rich_help_panel=LOOKING)

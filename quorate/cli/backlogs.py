@@ -7,21 +7,49 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from quorate.cli.api import done, with_api
+import typer
+
+from quorate.cli.api import Commands, InVhost, Queue
 from quorate.cli.drain import seconds
-from quorate.cli.output import CommandError, emit, say
+from quorate.cli.output import CommandError, emit, say, stdout
 from quorate.cli.progress import Bar
 from quorate.cli.tables import Row, printable, show_rows
 from quorate.errors import OutcomeUnknown, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from quorate.client import Client
     from quorate.management import Management
 
 Result = TypeVar("Result")
-How = Literal["move", "copy"]
+How = Literal["move", "copy", "split"]
 
+backlog_app = Commands()
+delayed_app = Commands(help="Messages that are not ready yet, one by one.")
+backlog_app.add_typer(delayed_app, name="delayed")
+
+Target = Annotated[str, typer.Argument(help="Name of the queue that gets them.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="NAME=VALUE,...",
+        help="Only those with this key, exchange, header.NAME, priority, state (ready, delayed),"
+        " reason (of their death), older-than or younger-than (1h); repeatable, all must hold.",
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="At most so many. Default: all.")
+]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="At most so many a second.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+Ids = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="As `delayed list` shows; or positions.")
+]
+
+#: What is not ready for longer was put aside until it is fetched.
+DEFERRED_S_MIN = 5 * 365 * 86_400
 #: Messages that one request names.
 AT_ONCE = 256
 #: A target that is full is tried again after this, by `drain-to`.
@@ -30,27 +58,47 @@ AGAIN_S = 0.2
 _AGES = {"older-than": "older-than-ms", "younger-than": "younger-than-ms"}
 
 
-def _missing(queue: str) -> str:
+def missing(queue: str) -> str:
     return f"there is no queue {queue}: see `quorate queue list`"
 
 
-def run_why(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: float) -> int:
-    found: Row = with_api(
-        url,
-        lambda api: api.get("queues", vhost, queue, "why"),
-        timeout=timeout,
-        missing=_missing(queue),
+@backlog_app.command("why")
+def queue_why(cluster: InVhost, queue: Queue) -> int:
+    """Why its messages do not move, in plain words, and what to do. Exit status 1: there is a
+    reason; 0: nothing holds them up.
+    """
+    found: Row = cluster.api(
+        lambda api: api.get("queues", cluster.vhost, queue, "why"), missing=missing(queue)
     )
     findings: list[Row] = found["findings"]
-    if as_json:
+    if cluster.as_json:
         emit(found)
     elif not findings:
         say(f"queue {queue}: nothing keeps its messages from moving")
     else:
         for each in findings:
-            say(f"queue {queue}: {each['code']}: {printable(each['sentence'])}")
+            say(f"queue {each.get('shard', queue)}: {each['code']}: {printable(each['sentence'])}")
             say(f"  next: {each['next']}")
     return 1 if findings else 0
+
+
+@backlog_app.command("extend")
+def queue_extend(
+    cluster: InVhost,
+    queue: Queue,
+    span_text: Annotated[
+        str, typer.Option("--by", metavar="30m", help="Time to settle, from now; 0: any.")
+    ],
+) -> int:
+    """Give consumers longer to settle all that they hold now."""
+    body = {"timeout_ms": int(seconds(span_text, "--by") * 1000)}
+    found: Row = cluster.api(
+        lambda api: api.post("queues", cluster.vhost, queue, "extend", body=body),
+        missing=missing(queue),
+    )
+    span = f"{span_text} from now" if body["timeout_ms"] else "any time"
+    words = f"queue {queue}: consumers have {span} for {found['extended']:,} messages"
+    return cluster.done(words, **found)
 
 
 # --- moving ---------------------------------------------------------------------------------------
@@ -60,9 +108,9 @@ def run_why(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: 
 class Moving:
     """What is moved, whereto and how fast."""
 
+    cluster: InVhost
     source: str
     target: str | None  # None: dead letters, back to where they died
-    vhost: str
     where: Row
     how: How = "move"
     count: int | None = None  # at most so many
@@ -70,25 +118,102 @@ class Moving:
     rate: float | None = None  # messages a second
     until_empty: bool = False
     operation: str = ""  # of a copy: what has this name is copied once
-    timeout: float = 30.0
 
 
-def run_move(moving: Moving, url: str | None, *, dry_run: bool, as_json: bool) -> int:
+@backlog_app.command("move")
+def queue_move(
+    cluster: InVhost,
+    queue: Queue,
+    to: Target,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Move messages that wait to another queue, in their order. Each is in one of both at any
+    time, so it may be ended and run again.
+    """
+    moving = Moving(cluster, queue, to, conditions(where or []), count=count, rate=rate)
+    return _run(moving, dry_run=dry_run)
+
+
+@backlog_app.command("copy")
+def queue_copy(
+    cluster: InVhost,
+    queue: Queue,
+    to: Target,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    start: Annotated[
+        int, typer.Option("--start", min=1, help="From this position of the queue on.")
+    ] = 1,
+    operation: Annotated[
+        str | None,
+        typer.Option(
+            "--operation",
+            help="A name; what was copied under it is not copied again. Default: a new one.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Copy messages that wait to another queue, in their order."""
+    moving = Moving(
+        cluster,
+        queue,
+        to,
+        conditions(where or []),
+        how="copy",
+        count=count,
+        start=start,
+        rate=rate,
+        operation=operation or new_operation(),
+    )
+    return _run(moving, dry_run=dry_run)
+
+
+@backlog_app.command("drain-to")
+def queue_drain_to(
+    cluster: InVhost,
+    queue: Queue,
+    to: Target,
+    where: Where = None,
+    rate: Rate = None,
+) -> int:
+    """Move all messages to another queue until none is left, also those that come meanwhile; a
+    target that is full is waited for.
+    """
+    moving = Moving(cluster, queue, to, conditions(where or []), rate=rate, until_empty=True)
+    return _run(moving, dry_run=False)
+
+
+@backlog_app.command("replay-dead-letters")
+def queue_replay(
+    cluster: InVhost,
+    queue: Queue,
+    to: Annotated[
+        str | None, typer.Option("--to", help="All to this queue. Default: where each has died.")
+    ] = None,
+    count: Count = None,
+    where: Where = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Move dead letters back to the queues in which they died last."""
+    moving = Moving(cluster, queue, to, conditions(where or []), count=count, rate=rate)
+    return _run(moving, dry_run=dry_run)
+
+
+def _run(moving: Moving, *, dry_run: bool) -> int:
+    if moving.target is not None:
+        _check_target(moving, moving.target)
     if dry_run:
-        found = with_api(
-            url,
-            lambda api: _would(api, moving),
-            timeout=moving.timeout,
-            missing=_missing(moving.source),
-        )
+        found = moving.cluster.api(lambda api: _would(api, moving), missing=missing(moving.source))
         words = f"{found['count']:,} messages, {found['bytes']:,} bytes, would be affected"
-        return done(as_json, f"queue {moving.source}: {words}", **found)
-    names = moving.source if moving.target is None else f"{moving.source} or {moving.target}"
-    found = with_api(
-        url,
-        lambda api: carry(api, moving, shown=not as_json),
-        timeout=moving.timeout,
-        missing=_missing(names),
+        return moving.cluster.done(f"queue {moving.source}: {words}", **found)
+    found = moving.cluster.api(
+        lambda api: carry(api, moving, shown=not moving.cluster.as_json),
+        missing=missing(moving.source),
     )
     verb = "moved" if moving.how == "move" else "copied"
     to = f"to {moving.target}" if moving.target else "back to where they died"
@@ -105,8 +230,18 @@ def run_move(moving: Moving, url: str | None, *, dry_run: bool, as_json: bool) -
         again = more if moving.how == "copy" else ""
         words += f"; {found['full']} is full: what is left, {rest}, is as it was"
         words += f"\n  next: make room there, and run it again{again}"
-    done(as_json, words, **found)
+    moving.cluster.done(words, **found)
     return 1 if found["full"] else 0
+
+
+def _check_target(moving: Moving, target: str) -> None:
+    """Said before there is anything to move. CommandError."""
+    if target == moving.source:
+        raise CommandError(f"queue {target} would get its own messages: name another queue", 2)
+    moving.cluster.api(
+        lambda api: api.get("queues", moving.cluster.vhost, target, columns="name"),
+        missing=f"{missing(target)}, or make it: `quorate queue declare {target}`",
+    )
 
 
 async def _would(api: Management, moving: Moving) -> Row:
@@ -123,9 +258,9 @@ async def _would(api: Management, moving: Moving) -> Row:
 async def _select(api: Management, moving: Moving, start: int, so_far: int) -> Row:
     count = AT_ONCE if moving.count is None else min(AT_ONCE, moving.count - so_far)
     body = {"where": moving.where, "start": start, "count": count}
-    return await _again(
-        lambda: api.post("queues", moving.vhost, moving.source, "select", body=body),
-        moving.timeout,
+    return await again(
+        lambda: api.post("queues", moving.cluster.vhost, moving.source, "select", body=body),
+        moving.cluster.timeout,
     )
 
 
@@ -141,15 +276,15 @@ async def carry(api: Management, moving: Moving, *, shown: bool) -> Row:
         while moving.count is None or total["done"] < moving.count:
             found = await _select(api, moving, total["next"], total["done"])
             if found["positions"]:
-                answer = await _again(
+                answer = await again(
                     lambda: api.post(
                         "queues",
-                        moving.vhost,
+                        moving.cluster.vhost,
                         moving.source,
                         moving.how,
                         body={**body, "positions": found["positions"]},  # noqa: B023 -- asked here
                     ),
-                    moving.timeout,
+                    moving.cluster.timeout,
                 )
                 for name in ("done", "gone", "skipped"):
                     total[name] += answer[name]
@@ -173,7 +308,7 @@ async def carry(api: Management, moving: Moving, *, shown: bool) -> Row:
     return total
 
 
-async def _again(ask: Callable[[], Awaitable[Result]], timeout: float) -> Result:
+async def again(ask: Callable[[], Awaitable[Result]], timeout: float) -> Result:
     """Until a node answers: what is asked may be repeated."""
     deadline_s = time.monotonic() + timeout
     while True:
@@ -193,7 +328,7 @@ def conditions(given: list[str]) -> Row:
         if not found or not name:
             raise CommandError(f"{text!r} is not NAME=VALUE, such as key=eu.orders", 2)
         if name in _AGES:
-            where[_AGES[name]] = round(1000 * seconds(value))
+            where[_AGES[name]] = round(1000 * seconds(value, name))
         else:
             where[name] = value
     return where
@@ -206,70 +341,146 @@ def new_operation() -> str:
 # --- delayed messages -----------------------------------------------------------------------------
 
 
-def run_delayed_list(
-    queue: str,
-    url: str | None,
-    *,
-    vhost: str,
-    start: int,
-    count: int,
-    as_json: bool,
-    timeout: float,
+@delayed_app.command("list")
+def delayed_list(
+    cluster: InVhost,
+    queue: Queue,
+    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="At most so many.")
+    ] = 100,
 ) -> int:
+    """Delayed messages, by position."""
+
     async def look(api: Management) -> list[Row]:
         query = {"start": str(start), "count": str(count)}
-        found: list[Row] = await api.get("queues", vhost, queue, "delayed", **query)
+        found: list[Row] = await api.get("queues", cluster.vhost, queue, "delayed", **query)
         return found
 
-    rows = with_api(url, look, timeout=timeout, missing=_missing(queue))
+    rows = cluster.api(look, missing=missing(queue))
     now_ms = time.time() * 1000
     show_rows(
         rows,
         {
             "id": lambda row: row["id"],
             "position": lambda row: row["position"],
-            "ready in": lambda row: f"{max(0, row['due_ms'] - now_ms) / 1000:,.0f} s",
+            "ready in": lambda row: _left(row["due_ms"] - now_ms),
             "key": lambda row: row["routing_key"],
             "bytes": lambda row: row["payload_bytes"],
             "payload": lambda row: row["payload"][:60],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none=f"queue {queue}: no message is delayed",
     )
     return 0
 
 
-def run_delayed_change(
-    queue: str,
-    ids: list[str],
-    url: str | None,
-    *,
-    vhost: str,
-    delay: str | None,
-    as_json: bool,
-    timeout: float,
-) -> int:
-    """`delay` None: cancelled. 1: some of them do not wait any more."""
+def _left(left_ms: float) -> str:
+    """Until it is ready. Who defers a message says mostly no time, which means ten years."""
+    left_s = max(0, round(left_ms / 1000))
+    if left_s > DEFERRED_S_MIN:
+        return "deferred"
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if left_s >= 2 * size_s:
+            return f"{left_s // size_s} {unit}"
+    return f"{left_s} s"
 
-    async def change(api: Management) -> list[str]:
+
+@delayed_app.command("fetch")
+def delayed_fetch(
+    cluster: InVhost,
+    queue: Queue,
+    ids: Ids,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Show them, and give them back: they are ready then.")
+    ] = False,
+) -> int:
+    """Take messages out now, deferred or delayed ones, and write their bodies, each as a line."""
+
+    async def look(api: Management) -> tuple[list[int], list[str]]:
+        positions: list[int] = []
         gone: list[str] = []
         for each in ids:
-            path = ("queues", vhost, queue, "delayed", each)
             try:
-                if delay is None:
-                    await api.delete(*path)
-                else:
-                    await api.patch(*path, body={"delay_ms": round(1000 * seconds(delay))})
+                row = await api.get("queues", cluster.vhost, queue, "delayed", each)
+                positions.append(row["position"])
             except Refused as refused:
                 if refused.code != "not_found":
                     raise
                 gone.append(each)
+        if not positions:  # or is it the queue that is not there?
+            await api.get("queues", cluster.vhost, queue, "delayed", count="1")
+        return positions, gone
+
+    async def fetch(client: Client) -> int:
+        found = await client.fetch(queue, positions)
+        for delivery in found:
+            body = delivery.body.decode(errors="replace")
+            if cluster.as_json:
+                emit({"position": delivery.position, "key": delivery.key, "body": delivery.body})
+            else:
+                stdout().print(printable(body), markup=False, highlight=False, soft_wrap=True)
+            await (delivery.return_() if keep else delivery.settle())
+        return len(found)
+
+    positions, gone = cluster.api(look, missing=missing(queue))
+    count = cluster.client(fetch)
+    words = f"queue {queue}: {count} of {len(ids)} messages {'shown' if keep else 'fetched'}"
+    if gone:
+        words += f"; not deferred or delayed: {', '.join(gone)}"
+    say(words)
+    return 0 if count == len(ids) else 1
+
+
+@delayed_app.command("cancel")
+def delayed_cancel(
+    cluster: InVhost,
+    queue: Queue,
+    ids: Ids,
+) -> int:
+    """Drop messages before they are delivered."""
+    return _change(cluster, queue, ids, None)
+
+
+@delayed_app.command("retime")
+def delayed_retime(
+    cluster: InVhost,
+    queue: Queue,
+    ids: Ids,
+    delay: Annotated[
+        str, typer.Option("--in", metavar="10m", help="Ready after this, from now; 0: at once.")
+    ],
+) -> int:
+    """Deliver messages earlier or later. It may also put one off that is ready."""
+    return _change(cluster, queue, ids, delay)
+
+
+def _change(cluster: InVhost, queue: str, ids: list[str], delay: str | None) -> int:
+    """`delay` None: cancelled. 1: some of them do not wait any more."""
+
+    delay_ms = None if delay is None else round(1000 * seconds(delay, "--in"))
+
+    async def change(api: Management) -> list[str]:
+        gone: list[str] = []
+        for each in ids:
+            path = ("queues", cluster.vhost, queue, "delayed", each)
+            try:
+                if delay_ms is None:
+                    await api.delete(*path)
+                else:
+                    await api.patch(*path, body={"delay_ms": delay_ms})
+            except Refused as refused:
+                if refused.code != "not_found":
+                    raise
+                gone.append(each)
+        if len(gone) == len(ids):  # or is it the queue that is not there?
+            await api.get("queues", cluster.vhost, queue, "delayed", count="1")
         return gone
 
-    gone = with_api(url, change, timeout=timeout)
+    gone = cluster.api(change, missing=missing(queue))
     verb = "cancelled" if delay is None else f"ready in {delay}"
     words = f"queue {queue}: {len(ids) - len(gone)} of {len(ids)} messages {verb}"
     if gone:
         words += f"; not there: {', '.join(gone)}"
-    done(as_json, words, changed=len(ids) - len(gone), gone=gone)
+    cluster.done(words, changed=len(ids) - len(gone), gone=gone)
     return 1 if gone else 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from quorate.cli.api import with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url, emit, run_async, say, stdout
+from quorate.cli.api import Cluster, Patient
+from quorate.cli.output import CommandError, Json, complain, emit, run_async, say, stdout
 from quorate.cli.progress import Bar
 from quorate.errors import QuorateError
 
@@ -22,28 +24,40 @@ if TYPE_CHECKING:
 
 CORRUPT = 3
 MEGABYTE = 1_000_000
+#: Name of a backup in a folder of them, in UTC: sorts by time.
+DATED = "%Y-%m-%dT%H-%M-%SZ"
 
 Object = dict[str, Any]
 
 
 def backup(
+    cluster: Patient,
     words: Annotated[
         list[str], typer.Argument(metavar="[verify] DIR", help="A folder that is new or empty.")
     ],
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            min=1,
+            help="Make the backup in DIR/TIME, verify it, and remove all but the newest so many.",
+        ),
+    ] = None,
 ) -> int:
     """Write all of a running cluster into a folder: definitions, queues and their messages, as of
     one moment. With `verify`: read one and check all of it, which needs no cluster.
     """
     match words:
-        case ["verify", folder]:
-            return run_verify(Path(folder), as_json=as_json)
+        case ["verify", folder] if keep is None:
+            return run_verify(Path(folder), as_json=cluster.as_json)
+        case [folder] if keep is not None:
+            return run_kept(cluster, Path(folder), keep)
         case [folder]:
-            return run_backup(Path(folder), url, as_json=as_json, timeout=timeout)
+            return run_backup(cluster, Path(folder))
         case _:
-            raise typer.BadParameter("give one folder, or `verify` and one folder")
+            raise typer.BadParameter(
+                "give one folder, or `verify` and one folder; --keep is not for verify"
+            )
 
 
 def restore(
@@ -110,16 +124,46 @@ def _ms(text: str | None) -> int | None:
     return int(time.timestamp() * 1000)
 
 
-def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) -> int:
+def run_kept(cluster: Cluster, folder: Path, keep: int) -> int:
+    """One more in a folder of backups. Older ones go when it is whole, never before."""
+    made = folder / datetime.now(UTC).strftime(DATED)
+    status = run_backup(cluster, made) or run_verify(made, as_json=cluster.as_json)
+    if status == 0:
+        for old in _surplus(folder, made, keep):
+            shutil.rmtree(old)
+            complain(f"{old}: removed, {keep} are kept")
+    return status
+
+
+def _surplus(folder: Path, made: Path, keep: int) -> list[Path]:
+    """Whole ones beyond the newest, and what a run left that did not end."""
+    from node.operating.backup_folder import MANIFEST
+
+    dated = sorted((each for each in folder.iterdir() if _is_dated(each.name)), reverse=True)
+    dated = [each for each in dated if each <= made]  # a later one is another run's
+    whole = [each for each in dated if (each / MANIFEST).exists()]
+    return [each for each in dated if each not in whole[:keep]]
+
+
+def _is_dated(name: str) -> bool:
+    try:
+        datetime.strptime(name, DATED)  # noqa: DTZ007 -- only whether it is one
+    except ValueError:
+        return False
+    return True
+
+
+def run_backup(cluster: Cluster, folder: Path) -> int:
     from node.operating.backup_folder import FORMAT, file_of, write_manifest
 
     _make_empty(folder)
+    whole = folder.absolute()
 
     async def work(api: Management) -> Object:
         nodes = await api.nodes_here()
         cut: Object = await api.post("backup", body={})
         groups = list[Object]()
-        with Bar("backing up, MB", None, shown=not as_json) as bar:
+        with Bar("backing up, MB", None, shown=not cluster.as_json) as bar:
             for about in cut.pop("groups"):
                 path = folder / file_of(about["group"])
                 size, digest = await _fetch(api, nodes, about, path, bar)
@@ -127,18 +171,16 @@ def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) 
                 groups.append({**about, "file": path.name, "bytes": size, "sha256": digest})
         manifest: Object = {"format": FORMAT, **cut, "groups": groups}
         write_manifest(folder, manifest)
+        await _record(api, whole, manifest)
         return manifest
 
     try:
-        manifest = with_api(url, work, timeout=timeout)
+        manifest = cluster.api(work)
     except QuorateError as error:
         error.add_note(f"{folder} holds no backup: remove it and begin again")
         raise
-    total = {
-        "messages": sum(group["messages"] for group in manifest["groups"]),
-        "bytes": sum(group["bytes"] for group in manifest["groups"]),
-    }
-    if as_json:
+    total = _total(manifest)
+    if cluster.as_json:
         emit({"folder": str(folder), **total, "time": manifest["time"]})
     else:
         say(
@@ -147,6 +189,22 @@ def run_backup(folder: Path, url: str | None, *, as_json: bool, timeout: float) 
             f"  next: `quorate backup verify {folder}`"
         )
     return 0
+
+
+def _total(manifest: Object) -> Object:
+    return {
+        name: sum(group[name] for group in manifest["groups"]) for name in ("messages", "bytes")
+    }
+
+
+async def _record(api: Management, folder: Path, manifest: Object) -> None:
+    """For who asks the cluster when its last backup was made. Without it the backup is as good."""
+    made = {"folder": str(folder), "host": gethostname(), "time": manifest["time"]}
+    made |= {**_total(manifest), "groups": len(manifest["groups"])}
+    try:
+        await api.post("backups", body=made)
+    except QuorateError as error:
+        complain(f"{folder} is whole, but the cluster does not remember that it was made: {error}")
 
 
 async def _fetch(

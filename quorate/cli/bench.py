@@ -7,17 +7,15 @@ from typing import Any
 
 import quorate
 from quorate import numbered
+from quorate.cli.api import Cluster
 from quorate.cli.output import emit, percentile, stdout
 from quorate.cli.progress import Bar
-from quorate.cli.queues import with_client
 from quorate.numbered import SequenceCheck
 
 LATENCY_SAMPLES = 300
 
 
-def run_bench(
-    count: int, size: int, batch: int, url: str | None, *, as_json: bool, timeout: float
-) -> int:
+def run_bench(cluster: Cluster, count: int, size: int, batch: int) -> int:
     run = numbered.new_run()
 
     async def work(client: quorate.Client) -> list[dict[str, Any]]:
@@ -25,15 +23,15 @@ def run_bench(
         await client.declare(queue)
         try:
             return [
-                await _publish(client, queue, run, count, size, batch, shown=not as_json),
-                await _consume(client, queue, count, shown=not as_json),
+                await _publish(client, queue, run, count, size, batch, shown=not cluster.as_json),
+                await _consume(client, queue, count, shown=not cluster.as_json),
                 await _latency(client, queue, size),
             ]
         finally:
             await client.delete(queue)
 
-    rows = with_client(url, work, timeout=timeout)
-    if as_json:
+    rows = cluster.client(work)
+    if cluster.as_json:
         for row in rows:
             emit(row)
     else:

@@ -6,35 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorate.cli.api import AnyVhost, done, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.api import AnyVhost, Cluster, Commands, no_vhost
+from quorate.cli.output import CommandError
 from quorate.cli.tables import Columns, Row, cell, show_rows
 
 if TYPE_CHECKING:
     from quorate.management import Management
 
-connection_app = typer.Typer(no_args_is_help=True)
-channel_app = typer.Typer(no_args_is_help=True)
-consumer_app = typer.Typer(no_args_is_help=True)
+connection_app = Commands()
+channel_app = Commands()
+consumer_app = Commands()
 
 
-def _show(
-    path: tuple[str, ...],
-    vhost: str | None,
-    url: str | None,
-    columns: Columns,
-    *,
-    as_json: bool,
-    timeout: float,
-    none: str,
-) -> None:
-    rows = with_api(
-        url,
-        lambda api: api.all(*path),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
-    )
-    show_rows(rows, columns, as_json=as_json, none=none)
+def _show(cluster: AnyVhost, path: tuple[str, ...], columns: Columns, *, none: str) -> None:
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
+    show_rows(rows, columns, as_json=cluster.as_json, none=none)
 
 
 def _peer(connection: str) -> str:
@@ -50,9 +36,7 @@ def _client(row: Row) -> str:
 
 
 @connection_app.command("list")
-def connection_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def connection_list(cluster: AnyVhost) -> None:
     """Connections to all nodes: everybody's with the tag monitoring, else your own."""
     columns: Columns = {
         "connection": lambda row: _peer(row["name"]),
@@ -63,16 +47,14 @@ def connection_list(
         "state": lambda row: row["state"] + (", tls" if row["ssl"] else ""),
         "channels": lambda row: row["channels"],
     }
-    path = ("connections",) if vhost is None else ("vhosts", vhost, "connections")
-    _show(path, vhost, url, columns, as_json=as_json, timeout=timeout, none="nobody is connected")
+    path = ("connections",) if cluster.vhost is None else ("vhosts", cluster.vhost, "connections")
+    _show(cluster, path, columns, none="nobody is connected")
 
 
 @connection_app.command("close")
 def connection_close(
+    cluster: Cluster,
     connection: Annotated[str, typer.Argument(help="As the list shows it, or its whole name.")],
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Close a connection: the client is told, and what it had not settled is delivered again."""
 
@@ -83,14 +65,11 @@ def connection_close(
             raise CommandError(f"{connection} is the end of several: {'; '.join(names)}", 2)
         await api.delete("connections", names[0] if names else connection)
 
-    with_api(
-        url,
-        close,
-        timeout=timeout,
-        missing=f"there is no connection {connection!r}\n  next: `quorate connection list`",
+    cluster.api(
+        close, missing=f"there is no connection {connection!r}\n  next: `quorate connection list`"
     )
     words = f"connection {connection}: closed"
-    return done(as_json, words, connection=connection, closed=True)
+    return cluster.done(words, connection=connection, closed=True)
 
 
 def _mode(row: Row) -> str | None:
@@ -100,9 +79,7 @@ def _mode(row: Row) -> str | None:
 
 
 @channel_app.command("list")
-def channel_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def channel_list(cluster: AnyVhost) -> None:
     """Channels of all connections, with what they have in hand."""
     columns: Columns = {
         "channel": lambda row: f"{_peer(row['connection_details']['name'])} ({row['number']})",
@@ -113,8 +90,8 @@ def channel_list(
         "unsettled": lambda row: row["messages_unacknowledged"],
         "unconfirmed": lambda row: row["messages_unconfirmed"],
     }
-    path = ("channels",) if vhost is None else ("vhosts", vhost, "channels")
-    _show(path, vhost, url, columns, as_json=as_json, timeout=timeout, none="there are no channels")
+    path = ("channels",) if cluster.vhost is None else ("vhosts", cluster.vhost, "channels")
+    _show(cluster, path, columns, none="there are no channels")
 
 
 def _activity(row: Row) -> str:
@@ -130,9 +107,7 @@ def _holder(row: Row) -> str:
 
 
 @consumer_app.command("list")
-def consumer_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def consumer_list(cluster: AnyVhost) -> None:
     """Consumers of all queues: which are active, how much each may hold, and how it settles."""
     columns: Columns = {
         "queue": lambda row: row["queue"]["name"],
@@ -143,6 +118,6 @@ def consumer_list(
         "acks": lambda row: "manual" if row["ack_required"] else "automatic",
         "prefetch": lambda row: row["prefetch_count"] or None,
     }
-    path = ("consumers",) if vhost is None else ("consumers", vhost)
+    path = ("consumers",) if cluster.vhost is None else ("consumers", cluster.vhost)
     none = "there are no consumers"
-    _show(path, vhost, url, columns, as_json=as_json, timeout=timeout, none=none)
+    _show(cluster, path, columns, none=none)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import quorate
+from quorate.cli.api import InVhost
 from quorate.cli.output import emit, human_rate, say
 from quorate.cli.progress import Bar
-from quorate.cli.queues import with_client
 from quorate.numbered import SequenceCheck
 
 IDLE_S_DEFAULT = 10.0
@@ -136,20 +136,18 @@ class _Run:
                 await delivery.settle()
 
 
-def run_consume(
-    queue: str, how: How, url: str | None, *, vhost: str, as_json: bool, timeout: float
-) -> int:
+def run_consume(cluster: InVhost, queue: str, how: How) -> int:
     async def work(client: quorate.Client) -> _Run:
-        run = _Run(how, as_json=as_json)
+        run = _Run(how, as_json=cluster.as_json)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, run.stopped.set)
-        shown = not as_json and not how.prints()
+        shown = not cluster.as_json and not how.prints()
         with Bar(f"consume {queue}", how.count, shown=shown) as bar:
             await run.batches(client, queue, bar)
         return run
 
-    run = with_client(url, work, timeout=timeout, vhost=vhost)
+    run = cluster.client(work)
     return report(queue, run)
 
 

@@ -6,40 +6,41 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.api import done
-from quorate.cli.output import CommandError, Json, Url, addresses, login
+from quorate.cli.api import Commands, Place, done
+from quorate.cli.output import CommandError, Json, addresses, login
 from quorate.cli.tables import show_rows
 from quorate.places import Context, Contexts
 
-context_app = typer.Typer(no_args_is_help=True)
+context_app = Commands()
 
 Name = Annotated[str, typer.Argument(metavar="CONTEXT", help="Name of the context.")]
 
 
 @context_app.command("add")
 def context_add(
+    place: Place,
     name: Name,
-    url: Url = None,
     use: Annotated[bool, typer.Option("--use", help="Go there from now on.")] = False,
-    as_json: Json = False,
 ) -> int:
     """Name a cluster, or give a name to another one: `quorate context add live --url
     broker-1:8081,broker-2:8081 --user ops --password-file ~/live`. Passwords stay in their files.
     """
-    if not url:
+    if not place.url:
         raise CommandError("where is it? give --url HOST:PORT, or HOST:PORT,HOST:PORT", 2)
-    addresses(url)  # wrong ones are said now
+    addresses(place.url)  # wrong ones are said now
     files = (login.password_file, login.ca, login.cert)
     contexts = Contexts.read()
     contexts.contexts[name] = Context(
-        url, login.user, *(None if file is None else file.expanduser().resolve() for file in files)
+        place.url,
+        login.user,
+        *(None if file is None else file.expanduser().resolve() for file in files),
     )
     if use:
         contexts.current = name
     contexts.write()
     used = name == contexts.current
-    words = f"context {name}: {url}" + (", used from now on" if use else "")
-    return done(as_json, words, context=name, url=url, used=used)
+    words = f"context {name}: {place.url}" + (", used from now on" if use else "")
+    return place.done(words, context=name, url=place.url, used=used)
 
 
 @context_app.command("use")

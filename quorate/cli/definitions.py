@@ -8,18 +8,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from quorate.cli.api import done, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url, say
+from quorate.cli.api import Commands, Patient, no_vhost
+from quorate.cli.output import CommandError, say
 from quorate.errors import Refused
 
-if TYPE_CHECKING:
-    pass
-
-definitions_app = typer.Typer(no_args_is_help=True)
+definitions_app = Commands()
 
 #: In the order in which they need each other.
 SECTIONS = (
@@ -47,6 +44,7 @@ OneVhost = Annotated[
 
 @definitions_app.command("export")
 def definitions_export(
+    cluster: Patient,
     file: Annotated[Path | None, typer.Argument(help="Default: standard output.")] = None,
     vhost: OneVhost = None,
     rabbitmq_hashes: Annotated[
@@ -56,19 +54,13 @@ def definitions_export(
             help="Only hashes that RabbitMQ can import; users with others have no password in it.",
         ),
     ] = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
 ) -> int:
     """Write all definitions, without messages. They hold hashes of passwords: a file is readable
     for you only.
     """
     query = {"hashes": "rabbitmq"} if rabbitmq_hashes and vhost is None else {}
-    found = with_api(
-        url,
-        lambda api: api.get("definitions", *_of(vhost), **query),
-        timeout=timeout,
-        missing=_missing(vhost),
+    found = cluster.api(
+        lambda api: api.get("definitions", *_of(vhost), **query), missing=no_vhost(vhost)
     )
     if query:
         for user in found["users"]:
@@ -83,11 +75,12 @@ def definitions_export(
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error}", 2) from error
     counts = {name: len(found[name]) for name in SECTIONS if found.get(name)}
-    return done(as_json, f"{file}: {_counted(counts)}", file=str(file), **counts)
+    return cluster.done(f"{file}: {_counted(counts)}", file=str(file), **counts)
 
 
 @definitions_app.command("import")
 def definitions_import(
+    cluster: Patient,
     file: Annotated[Path, typer.Argument(help="JSON of an export; - is standard input.")],
     vhost: OneVhost = None,
     skip_unsupported: Annotated[
@@ -97,9 +90,6 @@ def definitions_import(
             help="Leave out what is not there, such as ha-* of policies.",
         ),
     ] = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
 ) -> int:
     """Make all that a file holds, also one of RabbitMQ's, or nothing. What is there already stays;
     queues and exchanges are not changed. It may be repeated.
@@ -110,11 +100,9 @@ def definitions_import(
     counts = {name: len(items) for name, items in definitions.items() if items}
     query = {"skip": "unsupported"} if skip_unsupported else None
     try:
-        found = with_api(
-            url,
+        found = cluster.api(
             lambda api: api.post("definitions", *_of(vhost), query=query, body=definitions),
-            timeout=timeout,
-            missing=_missing(vhost),
+            missing=no_vhost(vhost),
         )
     except Refused as refused:
         report = cast("list[dict[str, Any]] | None", refused.detail)
@@ -125,12 +113,12 @@ def definitions_import(
             words.append("  next: --skip-unsupported leaves out what is not supported")
         raise CommandError(f"refused ({refused.code}): " + "\n".join(words)) from refused
     left_out = [] if found is None else cast("list[dict[str, Any]]", found["report"])
-    if not as_json:
+    if not cluster.as_json:
         for line in _lines(left_out):
             say(f"left out {line.strip()}")
     facts: dict[str, Any] = {**counts, **({"left_out": left_out} if left_out else {})}
     words = f"imported {_counted(counts)}"
-    return done(as_json, words + (f"; left out {len(left_out)}" if left_out else ""), **facts)
+    return cluster.done(words + (f"; left out {len(left_out)}" if left_out else ""), **facts)
 
 
 def _lines(report: list[dict[str, Any]]) -> list[str]:
@@ -146,10 +134,6 @@ def _lines(report: list[dict[str, Any]]) -> list[str]:
 
 def _of(vhost: str | None) -> tuple[str, ...]:
     return () if vhost is None else (vhost,)
-
-
-def _missing(vhost: str | None) -> str:
-    return f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`"
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli.api import with_api
+from quorate.cli.api import Cluster, Place
 from quorate.cli.members import node_app
-from quorate.cli.output import CommandError, Json, Url, complain, emit, explain, run_async, say
+from quorate.cli.output import CommandError, complain, emit, explain, run_async, say
 from quorate.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ Span = Annotated[
 
 @node_app.command("drain")
 def node_drain(
+    place: Place,
     node: Annotated[
         str | None,
         typer.Argument(metavar="[NODE]", help="Default: the node of --config, on this machine."),
@@ -61,8 +62,6 @@ def node_drain(
         Path | None,
         typer.Option("--skip-file", help="With --pre-stop: do nothing while it is not empty."),
     ] = None,
-    url: Url = None,
-    as_json: Json = False,
 ) -> int:
     """Before a node is stopped: its leaderships go to others, then its clients.
 
@@ -70,28 +69,27 @@ def node_drain(
     afterwards, its copies go on. `--undo` or its next start ends it.
     """
     if pre_stop:
-        return _pre_stop(config, timeout, skip_file, as_json=as_json)
+        return _pre_stop(config, timeout, skip_file, as_json=place.as_json)
     wait_s = TIMEOUT_S if timeout is None else seconds(timeout)
-    return _drain(node, config, wait_s, url, force=force, undo=undo, as_json=as_json)
+    return _drain(place, node, config, wait_s, force=force, undo=undo)
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--timeout") -> float:
     """`90`, `90s`, `1.5m`, `500ms`. CommandError."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise CommandError(f"--timeout {text}: not a time; allowed: such as 90s, 2m or 500ms", 2)
+        raise CommandError(f"{option} {text}: not a time; allowed: such as 90s, 2m or 500ms", 2)
     return float(found[1]) * _UNITS_S[found[2]]
 
 
 def _drain(
+    place: Place,
     node: str | None,
     config: Path | None,
     wait_s: float,
-    url: str | None,
     *,
     force: bool,
     undo: bool,
-    as_json: bool,
 ) -> int:
     async def work(api: Management) -> dict[str, Any]:
         assert node is not None
@@ -106,8 +104,9 @@ def _drain(
         raise CommandError("which node? Name it, or its settings with --config FILE", 2)
     else:
         missing = f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
-        done = with_api(url, work, timeout=wait_s + WORK_S_MAX, missing=missing)
-    if as_json:
+        cluster = Cluster(place.url, place.as_json, wait_s + WORK_S_MAX)
+        done = cluster.api(work, missing=missing)
+    if place.as_json:
         emit(done)
     elif undo:
         say(f"node {node}: serves again")

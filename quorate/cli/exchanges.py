@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from quorate.cli.api import AnyVhost, Vhost, done, exchange_word, shown_exchange, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.api import AnyVhost, Commands, InVhost, exchange_word, no_vhost, shown_exchange
+from quorate.cli.output import CommandError
 from quorate.cli.queues import argument
 from quorate.cli.tables import show_rows
 from quorate.errors import Refused
@@ -18,8 +18,8 @@ from quorate.errors import Refused
 if TYPE_CHECKING:
     from quorate.management import Management
 
-exchange_app = typer.Typer(no_args_is_help=True)
-binding_app = typer.Typer(no_args_is_help=True)
+exchange_app = Commands()
+binding_app = Commands()
 
 Type = Literal[
     "direct",
@@ -41,10 +41,6 @@ def _missing(exchange: str, vhost: str) -> str:
     return f"there is no exchange {exchange!r} in vhost {vhost!r}\n  next: `quorate exchange list`"
 
 
-def _no_vhost(vhost: str | None) -> str:
-    return f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`"
-
-
 def _traits(row: dict[str, Any]) -> str:
     lifetime = "durable" if row["durable"] else "transient"
     others = [name for name in ("auto_delete", "internal") if row[name]]
@@ -52,12 +48,10 @@ def _traits(row: dict[str, Any]) -> str:
 
 
 @exchange_app.command("list")
-def exchange_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def exchange_list(cluster: AnyVhost) -> None:
     """All exchanges, those of every virtual host included."""
-    path = ("exchanges",) if vhost is None else ("exchanges", vhost)
-    rows = with_api(url, lambda api: api.all(*path), timeout=timeout, missing=_no_vhost(vhost))
+    path = ("exchanges",) if cluster.vhost is None else ("exchanges", cluster.vhost)
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
     show_rows(
         rows,
         {
@@ -68,13 +62,14 @@ def exchange_list(
             "policy": lambda row: row["policy"],
             "arguments": lambda row: row["arguments"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no exchanges that you may see",
     )
 
 
 @exchange_app.command("declare")
 def exchange_declare(
+    cluster: InVhost,
     exchange: Name,
     arguments: Arguments = None,
     kind: Annotated[Type, typer.Option("--type", help="How it routes.")] = "direct",
@@ -87,10 +82,6 @@ def exchange_declare(
     internal: Annotated[
         bool, typer.Option("--internal", help="Only other exchanges publish to it.")
     ] = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make an exchange, or make sure that it exists like this: `quorate exchange declare events
     --type topic alternate-exchange=unrouted`.
@@ -102,39 +93,33 @@ def exchange_declare(
         "internal": internal,
         "arguments": dict(map(argument, arguments or [])),
     }
-    created = with_api(
-        url,
-        lambda api: api.put("exchanges", vhost, exchange, body=body),
-        timeout=timeout,
-        missing=_no_vhost(vhost),
+    created = cluster.api(
+        lambda api: api.put("exchanges", cluster.vhost, exchange, body=body),
+        missing=no_vhost(cluster.vhost),
     )
     words = f"exchange {exchange}: {'made' if created else 'exists already'}, {kind}"
-    return done(as_json, words, exchange=exchange, vhost=vhost, created=created)
+    return cluster.done(words, exchange=exchange, vhost=cluster.vhost, created=created)
 
 
 @exchange_app.command("delete")
 def exchange_delete(
+    cluster: InVhost,
     exchange: Name,
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without bindings.")] = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Delete an exchange and its bindings."""
     query = {"if-unused": "true"} if if_unused else {}
-    with_api(
-        url,
-        lambda api: api.delete("exchanges", vhost, exchange_word(exchange), **query),
-        timeout=timeout,
-        missing=_missing(exchange, vhost),
+    cluster.api(
+        lambda api: api.delete("exchanges", cluster.vhost, exchange_word(exchange), **query),
+        missing=_missing(exchange, cluster.vhost),
     )
     words = f"exchange {exchange}: deleted"
-    return done(as_json, words, exchange=exchange, vhost=vhost, deleted=True)
+    return cluster.done(words, exchange=exchange, vhost=cluster.vhost, deleted=True)
 
 
 @exchange_app.command("publish")
 def exchange_publish(
+    cluster: InVhost,
     exchange: Name,
     body: Annotated[str | None, typer.Argument(help="The message.")] = None,
     key: Annotated[str, typer.Option("--key", help="Routing key.")] = "",
@@ -152,10 +137,6 @@ def exchange_publish(
     headers: Annotated[
         list[str] | None, typer.Option("--header", metavar="KEY=VALUE", help="Repeatable.")
     ] = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Publish one message by hand, and wait until its queues have it. Exit status 1 when no queue
     gets it. Many messages go by `quorate publish`, or by AMQP.
@@ -169,13 +150,16 @@ def exchange_publish(
         "payload_encoding": "base64",
         "properties": values,
     }
-    answer = with_api(
-        url,
+    answer = cluster.api(
         lambda api: api.post(
-            "exchanges", vhost, exchange_word(exchange), "publish", body=message, repeat=False
+            "exchanges",
+            cluster.vhost,
+            exchange_word(exchange),
+            "publish",
+            body=message,
+            repeat=False,
         ),
-        timeout=timeout,
-        missing=_missing(exchange, vhost),
+        missing=_missing(exchange, cluster.vhost),
     )
     routed = bool(answer["routed"])
     words = f"exchange {exchange}: " + (
@@ -184,7 +168,7 @@ def exchange_publish(
         else f"no queue gets the key {key!r}"
         f"\n  next: `quorate binding list --exchange {exchange_word(exchange)}`"
     )
-    done(as_json, words, exchange=exchange, vhost=vhost, routed=routed)
+    cluster.done(words, exchange=exchange, vhost=cluster.vhost, routed=routed)
     return 0 if routed else 1
 
 
@@ -211,20 +195,17 @@ Key = Annotated[str, typer.Option("--key", help="Routing key, or pattern of a to
 
 @binding_app.command("list")
 def binding_list(
+    cluster: AnyVhost,
     exchange: Annotated[
         str | None, typer.Option("--exchange", help="Only those from this exchange.")
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", help="Only those to this queue.")] = None,
-    vhost: AnyVhost = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Bindings that were made. Every queue is also bound to the default exchange by its own
     name.
     """
-    path = ("bindings",) if vhost is None else ("bindings", vhost)
-    every = with_api(url, lambda api: api.all(*path), timeout=timeout, missing=_no_vhost(vhost))
+    path = ("bindings",) if cluster.vhost is None else ("bindings", cluster.vhost)
+    every = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
     rows = [
         row
         for row in every
@@ -242,56 +223,52 @@ def binding_list(
             "name": lambda row: row["destination"],
             "arguments": lambda row: row["arguments"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no such bindings: `quorate binding add EXCHANGE QUEUE` makes one",
     )
 
 
-def _kind(to_exchange: bool) -> str:
-    return "e" if to_exchange else "q"
+def _bindings(
+    cluster: InVhost, exchange: str, destination: str, to_exchange: bool
+) -> tuple[str, ...]:
+    """The path of those between the two."""
+    kind = "e" if to_exchange else "q"
+    return ("bindings", cluster.vhost, "e", exchange_word(exchange), kind, destination)
 
 
 @binding_app.command("add")
 def binding_add(
+    cluster: InVhost,
     exchange: Source,
     destination: Destination,
     arguments: Arguments = None,
     key: Key = "",
     to_exchange: ToExchange = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Bind a queue to an exchange, or with --to-exchange an exchange to another one."""
-    path = ("bindings", vhost, "e", exchange_word(exchange), _kind(to_exchange), destination)
+    path = _bindings(cluster, exchange, destination, to_exchange)
     body = {"routing_key": key, "arguments": dict(map(argument, arguments or []))}
-    with_api(
-        url,
+    cluster.api(
         lambda api: api.post(*path, body=body),
-        timeout=timeout,
-        missing=f"there is no {exchange!r} or no {destination!r} in vhost {vhost!r}"
+        missing=f"there is no {exchange!r} or no {destination!r} in vhost {cluster.vhost!r}"
         "\n  next: `quorate exchange list`, `quorate queue list`",
     )
     words = f"{destination}: gets {key!r} of {exchange}"
-    return done(as_json, words, exchange=exchange, destination=destination, key=key, bound=True)
+    return cluster.done(words, exchange=exchange, destination=destination, key=key, bound=True)
 
 
 @binding_app.command("delete")
 def binding_delete(
+    cluster: InVhost,
     exchange: Source,
     destination: Destination,
     arguments: Arguments = None,
     key: Key = "",
     to_exchange: ToExchange = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Take the binding with this key and these arguments away."""
     values = dict(map(argument, arguments or []))
-    path = ("bindings", vhost, "e", exchange_word(exchange), _kind(to_exchange), destination)
+    path = _bindings(cluster, exchange, destination, to_exchange)
 
     async def unbind(api: Management) -> None:
         for row in await api.all(*path):
@@ -299,12 +276,10 @@ def binding_delete(
                 return await api.delete(*path, row["properties_key"])
         raise Refused("not_found", "no such binding")
 
-    with_api(
-        url,
+    cluster.api(
         unbind,
-        timeout=timeout,
         missing=f"there is no such binding from {exchange!r} to {destination!r}"
         f"\n  next: `quorate binding list --exchange {exchange_word(exchange)}`",
     )
     words = f"{destination}: gets {key!r} of {exchange} no more"
-    return done(as_json, words, exchange=exchange, destination=destination, key=key, bound=False)
+    return cluster.done(words, exchange=exchange, destination=destination, key=key, bound=False)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorate.cli.api import AnyVhost, done, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.api import AnyVhost, Cluster, Commands, no_vhost
+from quorate.cli.output import CommandError
 from quorate.cli.tables import Row, show_rows
 
 if TYPE_CHECKING:
     from quorate.management import Management
 
-federation_app = typer.Typer(no_args_is_help=True)
+federation_app = Commands()
 
 
 def _what(row: Row) -> str:
@@ -27,17 +27,10 @@ def _upstream(row: Row) -> str:
 
 
 @federation_app.command("list")
-def federation_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def federation_list(cluster: AnyVhost) -> None:
     """All links, with the node that runs each, and what is wrong."""
-    path = ("federation-links",) if vhost is None else ("federation-links", vhost)
-    rows = with_api(
-        url,
-        lambda api: api.all(*path),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
-    )
+    path = ("federation-links",) if cluster.vhost is None else ("federation-links", cluster.vhost)
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
     show_rows(
         rows,
         {
@@ -50,17 +43,15 @@ def federation_list(
             "messages": lambda row: row["messages"],
             "error": lambda row: row.get("error"),
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="nothing is federated: a policy names what is, and parameters name upstreams",
     )
 
 
 @federation_app.command("restart")
 def federation_restart(
+    cluster: Cluster,
     link: Annotated[str, typer.Argument(metavar="ID", help="As the list shows it.")],
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Connect a link anew."""
 
@@ -72,10 +63,7 @@ def federation_restart(
                 return
         raise CommandError(f"there is no link {link!r}\n  next: `quorate federation list`", 1)
 
-    with_api(
-        url,
-        restart,
-        timeout=timeout,
-        missing=f"no node runs link {link!r} now\n  next: `quorate federation list`",
+    cluster.api(
+        restart, missing=f"no node runs link {link!r} now\n  next: `quorate federation list`"
     )
-    return done(as_json, f"link {link}: connects anew", id=link, restarted=True)
+    return cluster.done(f"link {link}: connects anew", id=link, restarted=True)

@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.api import done
+from quorate.cli.api import Cluster, Commands
 from quorate.cli.asking import Yes, agree
 from quorate.cli.copies import copies_on
 from quorate.cli.moves import LOOK_S, Anybody, Row, Stage, View, until, watched, word_of
-from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
+from quorate.cli.output import CommandError, run_async, say
 from quorate.cli.tables import Alarm, show_rows
 
-group_app = typer.Typer(no_args_is_help=True)
+group_app = Commands()
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until all of it has been done.")]
 GOES_ON = "it goes on without this command: `quorate group list` shows how far"
 
 
 @group_app.command("list")
-def group_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+def group_list(cluster: Cluster) -> None:
     """Groups, the nodes that have a copy, and what those that move wait for."""
-    view = run_async(Anybody(url, timeout).view())
+    view = run_async(Anybody(cluster).view())
 
     def on_its_way(row: Row) -> str | None:
         return word_of(row, view.down).partition(": ")[2] if row["moving"] else None
@@ -38,26 +38,24 @@ def group_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) 
             "lag": lambda row: max(row["lag"].values(), default=None),
             "moving": on_its_way,
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no groups",
     )
 
 
 @group_app.command("move")
 def group_move(
+    cluster: Cluster,
     group: Annotated[str, typer.Argument(help="Name of the group.")],
     nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="All that shall have it.")],
     wait: Wait = True,
     yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Give a group other members, one at a time, while it goes on working."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         if not yes:
             _check(await anybody.view(), group, nodes)
         body = {"members": nodes, "fewer": yes}
@@ -70,25 +68,23 @@ def group_move(
         words = f"group {group}: on {', '.join(row.get('held', []))}; leader: {row.get('leader')}"
         if row.get("moving"):
             words += f"; shall be on {', '.join(row['members'])}\n  next: `quorate group list`"
-        return done(as_json, words, **row)
+        return cluster.done(words, **row)
 
     return watched(work(), stage)
 
 
 @group_app.command("rebuild")
 def group_rebuild(
+    cluster: Cluster,
     group: Annotated[str, typer.Argument(help="Name of the group.")],
     node: Annotated[str, typer.Argument(help="The node whose copy is dropped and got anew.")],
     yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Drop a node's copy of a group and get it from the leader: for one that has diverged."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         row = (await anybody.view()).group(group)
         if row is None:
             raise CommandError(f"there is no group {group}\n  next: `quorate group list`")
@@ -116,7 +112,7 @@ def group_rebuild(
             await asyncio.sleep(LOOK_S)  # what it has must be gone before it gets it again
         view = await _moved(anybody, group, members)
         row = view.group(group) or {}
-        return done(as_json, f"group {group}: node {node} has it anew", **row)
+        return cluster.done(f"group {group}: node {node} has it anew", **row)
 
     return watched(work(), stage)
 
@@ -141,31 +137,29 @@ def _check(view: View, group: str, nodes: Sequence[str]) -> None:
 
 @group_app.command("spread")
 def group_spread(
+    cluster: Cluster,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be moved.")
     ] = False,
     wait: Wait = True,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Move as few copies as can be until all nodes have about as many."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         view = await anybody.view()
         dry = {"dry-run": "true"}
         asked = await anybody.ask(lambda api: api.post("groups", "spread", body={}, query=dry))
         moves: list[Row] = asked["moves"]
-        if not as_json:
+        if not cluster.as_json:
             for move in moves:
                 say(f"{move['group']}: {', '.join(move['from'])} -> {', '.join(move['to'])}")
         if dry_run or not moves:
             words = f"{len(moves)} of {len(view.groups) - 1} groups would move"
             if not moves:
                 words = f"nothing to move; copies: {view.copies}"
-            return done(as_json, words, moves=moves, copies=_copies(view))
+            return cluster.done(words, moves=moves, copies=_copies(view))
         stage.words = GOES_ON
         await anybody.ask(lambda api: api.post("groups", "spread", body={}))
         names = {move["group"] for move in moves}
@@ -174,7 +168,7 @@ def group_spread(
         words = f"{len(moves)} groups moved; copies: {view.copies}"
         if not wait:
             words = f"{len(moves)} groups move\n  next: `quorate group list` shows how far"
-        return done(as_json, words, moves=moves, copies=_copies(view))
+        return cluster.done(words, moves=moves, copies=_copies(view))
 
     return watched(work(), stage)
 

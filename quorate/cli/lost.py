@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from quorate.cli.output import CommandError, Json, Timeout, Url, Vhost, emit, say
-from quorate.cli.queues import with_client
+from quorate.cli.api import PatientInVhost
+from quorate.cli.output import CommandError, emit, say
 from quorate.cli.tables import Row, show_rows
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ BODY_SHOWN = 60
 
 
 def recover_messages(
+    cluster: PatientInVhost,
     data: Annotated[Path, typer.Option("--data", help="The data folder of a node with a copy.")],
     queue: Annotated[str, typer.Option("--queue", help="The queue that lost them.")],
     since: Annotated[
@@ -40,23 +41,19 @@ def recover_messages(
     into: Annotated[
         str | None, typer.Option("--into", help="To this queue. Default: the one that lost them.")
     ] = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
 ) -> int:
     """Find messages that expired or were purged in a node's log and archive, as far as these go
     back, and publish them again. Repeated with the same files and times, each is stored once.
     """
     from_ms, to_ms = _time_ms(since), _time_ms(until)
-    lost = _read([data, *([archive] if archive else [])], vhost, queue, from_ms, to_ms)
+    lost = _read([data, *([archive] if archive else [])], cluster.vhost, queue, from_ms, to_ms)
     rows = [_row(each) for each in lost.found]
-    shown = rows if as_json else rows[:SHOWN_MAX]
+    shown = rows if cluster.as_json else rows[:SHOWN_MAX]
     columns = ("message", "position", "lost", "reason", "bytes", "body")
     show_rows(
         shown,
         {name: (lambda row, name=name: row[name]) for name in columns},
-        as_json=as_json,
+        as_json=cluster.as_json,
         none=f"queue {queue}: nothing was lost then, as far as these files tell",
     )
     if len(rows) > len(shown):
@@ -68,10 +65,8 @@ def recover_messages(
             say(f"{len(rows):,} messages; --publish publishes them again")
         return 0
     target = into or queue
-    stored = with_client(
-        url, lambda client: _publish(client, target, lost), timeout=timeout, vhost=vhost
-    )
-    if as_json:
+    stored = cluster.client(lambda client: _publish(client, target, lost))
+    if cluster.as_json:
         emit({"published": len(rows), "queue": target, "stored": stored})
     else:
         say(f"queue {target}: {len(rows):,} messages are there again, {stored:,} by this command")

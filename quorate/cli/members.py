@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.api import done
+from quorate.cli.api import Cluster, Commands
 from quorate.cli.asking import Yes, agree
 from quorate.cli.groups import GOES_ON, Wait
 from quorate.cli.moves import Anybody, Stage, View, until, watched
-from quorate.cli.output import CommandError, Json, Timeout, Url, complain, run_async, say
+from quorate.cli.output import CommandError, complain, run_async, say
 from quorate.cli.tables import show_rows
 from quorate.errors import Refused
 
-node_app = typer.Typer(
-    no_args_is_help=True, help="Run one node; let nodes into the cluster, and remove them."
-)
+node_app = Commands(help="Run one node; let nodes into the cluster, and remove them.")
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")]
 Address = Annotated[
@@ -26,9 +24,9 @@ Address = Annotated[
 
 
 @node_app.command("list")
-def node_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+def node_list(cluster: Cluster) -> None:
     """Nodes that the cluster has, with how many copies of groups each holds."""
-    view = run_async(Anybody(url, timeout).view())
+    view = run_async(Anybody(cluster).view())
     show_rows(
         view.nodes,
         {
@@ -40,31 +38,25 @@ def node_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -
             "http": lambda row: row["addresses"].get("http"),
             "amqp": lambda row: row["addresses"].get("amqp"),
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no nodes",
     )
 
 
 @node_app.command("add")
-def node_add(
-    node: Name,
-    address: Address,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def node_add(cluster: Cluster, node: Name, address: Address) -> int:
     """Let a new node into the cluster. It is started on its own machine, before this or after."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         view = await _added(anybody, node, address)
         state = (view.node(node) or {}).get("state")
         words = f"node {node}: is a member"
         if state != "member":
             words = _let_in(node, address, view)
             words += "; then `quorate group spread` gives it groups"
-        return done(as_json, words, node=node, state=state)
+        return cluster.done(words, node=node, state=state)
 
     return watched(work(), stage)
 
@@ -84,6 +76,7 @@ def _let_in(node: str, address: str, view: View) -> str:
 
 @node_app.command("remove")
 def node_remove(
+    cluster: Cluster,
     node: Name,
     successor: Annotated[
         str | None,
@@ -93,15 +86,12 @@ def node_remove(
     ] = None,
     wait: Wait = True,
     yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Remove a node for good, up or down: others take over what it has, and its process ends."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         view = await anybody.view()
         if (view.node(node) or {}).get("state") != "leaving":
             _check(view, node, successor, yes=yes)
@@ -110,20 +100,18 @@ def node_remove(
         words = _gone(node, view)
         if not wait and view.node(node) is not None:
             words = f"node {node}: leaves\n  next: `quorate group list` shows how far"
-        return done(as_json, words, node=node, removed=view.node(node) is None)
+        return cluster.done(words, node=node, removed=view.node(node) is None)
 
     return watched(work(), stage)
 
 
 @node_app.command("replace")
 def node_replace(
+    cluster: Cluster,
     old: Annotated[str, typer.Argument(metavar="OLD", help="The node that goes.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The node that comes.")],
     address: Address,
     yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Let a node in, wait until it has joined, and give it all that another has, which is removed.
 
@@ -132,7 +120,7 @@ def node_replace(
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         view = await anybody.view()
         if view.node(old) is None:
             raise CommandError(_unknown(old))
@@ -148,7 +136,7 @@ def node_replace(
             _check(view, old, new, yes=yes)
         stage.words = f"node {old} leaves, {new} takes over; {GOES_ON}"
         view = await _removed(anybody, old, new, wait=True)
-        return done(as_json, _gone(old, view), node=old, successor=new, removed=True)
+        return cluster.done(_gone(old, view), node=old, successor=new, removed=True)
 
     return watched(work(), stage)
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from quorate.cli.output import CommandError, Json, Timeout, Url, Vhost, emit, say, stdout
-from quorate.cli.queues import with_client
+from quorate.cli.api import PatientInVhost
+from quorate.cli.output import CommandError, emit, say, stdout
 from quorate.cli.tables import printable
 
 Object = dict[str, Any]
@@ -29,6 +29,7 @@ class Named(NamedTuple):
 
 
 def message(
+    cluster: PatientInVhost,
     which: Annotated[
         str,
         typer.Argument(
@@ -48,10 +49,6 @@ def message(
         Path | None,
         typer.Option("--archive", help="With --data: also this folder with that node's archive."),
     ] = None,
-    url: Url = None,
-    vhost: Vhost = "/",
-    as_json: Json = False,
-    timeout: Timeout = 60.0,
 ) -> int:
     """What happened to one message: publish, deliveries, returns, its end, where it is now.
 
@@ -61,21 +58,18 @@ def message(
     if archive is not None and data is None:
         raise CommandError("--archive is for reading a folder: give --data too", 2)
     if data is not None:
-        history = _from_folder([data, *([archive] if archive else [])], named, vhost, queue)
+        history = _from_folder([data, *([archive] if archive else [])], named, cluster.vhost, queue)
     else:
-        history = with_client(
-            url,
+        history = cluster.client(
             lambda client: client.history(
                 named.message,
                 queue=queue,
                 position=named.position,
                 publisher=named.publisher,
                 seqno=named.seqno,
-            ),
-            timeout=timeout,
-            vhost=vhost,
+            )
         )
-    if as_json:
+    if cluster.as_json:
         emit(history)
     else:
         _show(history)
@@ -151,6 +145,7 @@ _WORDS: dict[str, str] = {
     "died": "died",
     "moved": "carried to another group",
     "purged": "purged",
+    "withdrawn": "withdrawn",
     "deleted": "gone with its queue",
 }
 _RETURNED: dict[str | None, str] = {
@@ -162,6 +157,7 @@ _STATES: dict[str, str] = {
     "died": "dead",
     "moved": "a dead letter in another group",
     "purged": "purged",
+    "withdrawn": "withdrawn",
     "deleted": "gone with its queue",
     "refused": "was not stored",
     "duplicate": "was not stored again",

@@ -9,9 +9,9 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from quorate.cli.api import Cluster
 from quorate.cli.output import (
     EXIT_INTERRUPTED,
     CommandError,
@@ -70,9 +70,9 @@ class Anybody:
     asked twice.
     """
 
-    def __init__(self, url: str | None, patience_s: float) -> None:
-        self._urls = addresses(url)
-        self._patience_s = patience_s
+    def __init__(self, cluster: Cluster) -> None:
+        self._urls = addresses(cluster.url)
+        self._patience_s = cluster.timeout
         self._heard = False  # somebody answered: who is silent now may come back
 
     async def ask(self, work: Callable[[Management], Awaitable[Result]]) -> Result:
@@ -166,12 +166,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from quorate.cli.api import Cluster
 from quorate.cli.copies import copies_up
 from quorate.cli.output import CommandError, emit, stdout
-from quorate.cli.queues import with_client
 from quorate.cli.tables import Alarm
 
 
@@ -52,9 +52,9 @@ def log_folder(directory: Path) -> Path:
     return directory
 
 
-def run_status(url: str | None, *, as_json: bool, timeout: float) -> int:
-    about = with_client(url, lambda client: client.status(), timeout=timeout)
-    if as_json:
+def run_status(cluster: Cluster) -> int:
+    about = cluster.client(lambda client: client.status())
+    if cluster.as_json:
         emit(about)
         return 0
     console = stdout()

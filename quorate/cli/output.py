@@ -29,7 +29,6 @@ Result = TypeVar("Result")
 Json = Annotated[
     bool, typer.Option("--json", help="Results as JSON on standard output, words on the other.")
 ]
-Vhost = Annotated[str, typer.Option("--vhost", help="Virtual host of the queue.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", help="Seconds after which an outcome is given up as unknown.")
 ]
@@ -165,7 +164,6 @@ def complain(text: str) -> None:
 _ADVICE = {
     "no_queue": "make it with `quorate queue declare NAME`, or see `quorate queue list`",
     "inequivalent_arguments": "`quorate queue show NAME` tells what it was declared with",
-    "in_use": "it has consumers; leave --if-unused away to delete it all the same",
     "precondition_failed": "a virtual host that is protected from deletion may be deleted after"
     " `quorate vhost protect VHOST --undo`",
     "not_empty": "it has messages; leave --if-empty away to delete it all the same",

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from quorate.cli.api import AnyVhost, Vhost, done, with_api
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.api import AnyVhost, Commands, InVhost, no_vhost
+from quorate.cli.output import CommandError
 from quorate.cli.queues import argument
 from quorate.cli.tables import pairs, show_rows
 
-policy_app = typer.Typer(no_args_is_help=True)
+policy_app = Commands()
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy.")]
 Operator = Annotated[
@@ -36,21 +36,10 @@ def definition_of(words: list[str]) -> dict[str, Any]:
 
 
 @policy_app.command("list")
-def policy_list(
-    vhost: AnyVhost = None,
-    operator: Operator = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> None:
+def policy_list(cluster: AnyVhost, operator: Operator = False) -> None:
     """Policies; of those that match a name, the one with the highest priority holds."""
-    path = (_table(operator),) if vhost is None else (_table(operator), vhost)
-    rows = with_api(
-        url,
-        lambda api: api.all(*path),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
-    )
+    path = (_table(operator),) if cluster.vhost is None else (_table(operator), cluster.vhost)
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
     show_rows(
         rows,
         {
@@ -61,7 +50,7 @@ def policy_list(
             "priority": lambda row: row["priority"],
             "definition": lambda row: row["definition"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none=f"there are no {'operator ' if operator else ''}policies:"
         " `quorate policy set` makes one",
     )
@@ -69,6 +58,7 @@ def policy_list(
 
 @policy_app.command("set")
 def policy_set(
+    cluster: InVhost,
     policy: Name,
     pattern: Annotated[
         str, typer.Argument(help="Regular expression for the names that it is about.")
@@ -84,10 +74,6 @@ def policy_set(
     ] = None,
     priority: Annotated[int, typer.Option("--priority", help="The highest one holds.")] = 0,
     operator: Operator = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make a policy, or replace it: `quorate policy set short '^tmp\\.' max-length=1000
     message-ttl=60000`.
@@ -96,32 +82,23 @@ def policy_set(
     body: dict[str, Any] = {"pattern": pattern, "definition": values, "priority": priority}
     if apply_to is not None:
         body["apply-to"] = apply_to
-    created = with_api(
-        url,
-        lambda api: api.put(_table(operator), vhost, policy, body=body),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
+    created = cluster.api(
+        lambda api: api.put(_table(operator), cluster.vhost, policy, body=body),
+        missing=no_vhost(cluster.vhost),
     )
     words = f"policy {policy}: {'made' if created else 'replaced'}: '{pattern}' {pairs(values)}"
-    return done(as_json, words, policy=policy, vhost=vhost, created=created)
+    return cluster.done(words, policy=policy, vhost=cluster.vhost, created=created)
 
 
 @policy_app.command("delete")
-def policy_delete(
-    policy: Name,
-    operator: Operator = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def policy_delete(cluster: InVhost, policy: Name, operator: Operator = False) -> int:
     """Delete a policy: at once, what it set does not hold any more."""
     option = " --operator" if operator else ""
-    with_api(
-        url,
-        lambda api: api.delete(_table(operator), vhost, policy),
-        timeout=timeout,
-        missing=f"there is no policy {policy!r} in vhost {vhost!r}"
+    cluster.api(
+        lambda api: api.delete(_table(operator), cluster.vhost, policy),
+        missing=f"there is no policy {policy!r} in vhost {cluster.vhost!r}"
         f"\n  next: `quorate policy list{option}`",
     )
-    return done(as_json, f"policy {policy}: deleted", policy=policy, vhost=vhost, deleted=True)
+    return cluster.done(
+        f"policy {policy}: deleted", policy=policy, vhost=cluster.vhost, deleted=True
+    )

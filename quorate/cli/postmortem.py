@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 UNREADABLE = 3
 #: It could not run at all: what it needs is not installed.
 CANNOT = 4
-#: Of sysexits.h: nothing is said of the logs. 1 and 2, as of other commands, would accuse them.
-USAGE = 64
+#: As of other commands: nothing is said of the logs.
+USAGE = 2
+#: Of sysexits.h; 1, as of other commands, would accuse the logs.
 FAILED = 70
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -104,6 +105,15 @@ def postmortem(
             "--history", exists=True, help="What clients saw (history.jsonl of `make chaos`)."
         ),
     ] = None,
+    confirmed: Annotated[
+        Path | None,
+        typer.Option(
+            "--confirmed",
+            exists=True,
+            help="What clients were told is safe: CSV or Parquet with queue, publisher and number"
+            " (or message), time.",
+        ),
+    ] = None,
     limits: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,14 +132,19 @@ def postmortem(
         bool,
         typer.Option("--spark-log", help="Show what Spark says; else it is in OUT/spark.log."),
     ] = False,
+    ticket: Annotated[
+        bool,
+        typer.Option("--ticket", help="Say it as a ticket to paste; it is in OUT/ticket.txt, too."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Find out what happened, from the logs of the nodes alone, and write a report of it.
 
-    Exit status: 0 clean, 1 warnings, 2 a safety violation, 3 input that cannot be read, 4 what it
-    needs is missing, 64 wrong usage, 70 it failed itself.
+    Exit status: 0 clean, 1 warnings, 2 wrong usage, 3 input that cannot be read, 4 what it needs is
+    missing, 5 a promise was broken, 70 it failed itself.
     """
     from chaos.postmortem.command import post_mortem
+    from chaos.postmortem.options import Options, WrongArgument
     from chaos.postmortem.reading.inputs import BadInput
     from chaos.postmortem.session import NotHere
 
@@ -137,8 +152,9 @@ def postmortem(
     folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
     thresholds = _limits(limits or [])
     options = dict(_pair(each) for each in settings or [])
-    progress = Progress(shown=not as_json)
+    progress = Progress(shown=not as_json and not ticket)
     try:
+        asked = Options(thresholds, history, confirmed, since_ns, until_ns, queue, message)
         result = post_mortem(
             [*folders, *(archives or [])],
             folder,
@@ -147,13 +163,10 @@ def postmortem(
             noise=None if spark_log else folder / "spark.log",
             tables=tables,
             progress=progress,
-            limits=thresholds,
-            history=history,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            queue=queue,
-            message=message,
+            asked=asked,
         )
+    except WrongArgument as error:
+        raise CommandError(str(error), USAGE) from error
     except NotHere as error:
         raise CommandError(str(error), CANNOT) from error
     except BadInput as error:
@@ -162,6 +175,9 @@ def postmortem(
         progress.end()
     if as_json:
         emit(json.loads((result.folder / "summary.json").read_text(encoding="utf-8")))
+    elif ticket:
+        text = (result.folder / "ticket.txt").read_text(encoding="utf-8")
+        stdout().print(text, end="", markup=False, highlight=False, soft_wrap=True)
     else:
         from chaos.postmortem.report.terminal import print_summary
 

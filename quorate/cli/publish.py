@@ -12,9 +12,9 @@ from typing import Any
 
 import quorate
 from quorate import numbered
+from quorate.cli.api import InVhost
 from quorate.cli.output import CommandError, emit, human_rate, percentile, say
 from quorate.cli.progress import Bar
-from quorate.cli.queues import with_client
 from quorate.errors import QuorateError, Refused
 
 
@@ -81,9 +81,7 @@ async def declare_if_missing(client: quorate.Client, queue: str) -> None:
         say(f"queue {queue} did not exist: declared it, without arguments")
 
 
-def run_publish(
-    queue: str, what: What, url: str | None, *, vhost: str, as_json: bool, timeout: float
-) -> int:
+def run_publish(cluster: InVhost, queue: str, what: What) -> int:
     what.check()
     run = numbered.new_run()
     messages = what.begun(run)
@@ -92,7 +90,7 @@ def run_publish(
 
     async def work(client: quorate.Client) -> tuple[quorate.Confirmed, float]:
         await declare_if_missing(client, queue)
-        with Bar(f"publish to {queue}", what.total(), shown=not as_json) as bar:
+        with Bar(f"publish to {queue}", what.total(), shown=not cluster.as_json) as bar:
 
             def confirmed(count: int, latency_s: float) -> None:
                 nonlocal done
@@ -105,14 +103,14 @@ def run_publish(
             return result, time.perf_counter() - start_s
 
     try:
-        result, span_s = with_client(url, work, timeout=timeout, vhost=vhost)
+        result, span_s = cluster.client(work)
     except QuorateError:
         if done:
             say(f"{done:,} messages had been confirmed before this:")
         raise
     latencies_s.sort()
     p50_ms, p99_ms = (percentile(latencies_s, share) * 1000 for share in (0.5, 0.99))
-    if as_json:
+    if cluster.as_json:
         emit(
             {
                 "queue": queue,

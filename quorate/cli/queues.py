@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import quorate
-from quorate.cli.api import with_api
-from quorate.cli.asking import agree, counted
+import typer
+
+from quorate.cli.api import Cluster, Commands, InVhost, Queue
+from quorate.cli.asking import Yes, agree, counted
+from quorate.cli.backlogs import backlog_app
 from quorate.cli.copies import copies_up
-from quorate.cli.output import CommandError, addresses, emit, login, run_async, say, stdout
+from quorate.cli.output import CommandError, emit, say, stdout
+from quorate.cli.relief import relief_app
+from quorate.cli.splits import split_app
 from quorate.cli.tables import Alarm, Row, show_rows
 from quorate.errors import QuorateError
 
 if TYPE_CHECKING:
     from quorate.management import Management
 
-Result = TypeVar("Result")
 #: By the management API's names.
 _COUNTS = {
     "messages_ready": "ready",
@@ -26,36 +28,9 @@ _COUNTS = {
 }
 _AGES = ("oldest_ready_age", "slo_oldest_age")
 _COLUMNS = ("vhost", "name", "type", "exclusive", "auto_delete", *_AGES, *_COUNTS)
-#: Seconds after which a cluster of which no node answers is taken for stopped.
-REACH_S_MAX = 3.0
-
-
-def with_client(
-    url: str | None,
-    work: Callable[[quorate.Client], Awaitable[Result]],
-    *,
-    timeout: float,
-    vhost: str = "/",
-) -> Result:
-    """Connect, do it, close."""
-    urls = addresses(url)
-
-    async def connected() -> Result:
-        async with quorate.connect(
-            urls,
-            vhost=vhost,
-            timeout=timeout,
-            name="quorate-cli",
-            user=login.user,
-            password=login.password,
-            tls=login.tls(),
-        ) as client:
-            # A cluster that is not there is said soon; one that changes its leader has all the
-            # time.
-            await client.reach(min(timeout, REACH_S_MAX))
-            return await work(client)
-
-    return run_async(connected())
+queue_app = Commands()
+for _each in (backlog_app, split_app, relief_app):
+    queue_app.add_typer(_each)
 
 
 def argument(text: str) -> tuple[str, Any]:
@@ -70,14 +45,23 @@ def argument(text: str) -> tuple[str, Any]:
     return name, value if isinstance(parsed, str) else parsed
 
 
-def run_declare(
-    queue: str, arguments: list[str], url: str | None, *, vhost: str, as_json: bool, timeout: float
+@queue_app.command("declare")
+def queue_declare(
+    cluster: InVhost,
+    queue: Queue,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as x-max-length=1000."),
+    ] = None,
 ) -> int:
-    values = dict(map(argument, arguments))
-    answer = with_client(
-        url, lambda client: client.declare(queue, values), timeout=timeout, vhost=vhost
-    )
-    if as_json:
+    """Make a queue, or make sure that it exists with these arguments.
+
+    Arguments have RabbitMQ's names: `quorate queue declare jobs x-max-priority=9
+    x-message-ttl=60000`.
+    """
+    values = dict(map(argument, arguments or []))
+    answer = cluster.client(lambda client: client.declare(queue, values))
+    if cluster.as_json:
         emit({"queue": queue, **answer})
     else:
         what = "made" if answer.get("created") else "exists already"
@@ -85,13 +69,15 @@ def run_declare(
     return 0
 
 
-def run_list(url: str | None, *, as_json: bool, timeout: float) -> int:
-    rows = with_client(url, lambda client: client.queues(), timeout=timeout)
-    facts, groups = _facts(url, timeout=timeout), _groups(url, timeout=timeout)
+@queue_app.command("list")
+def queue_list(cluster: Cluster) -> int:
+    """All queues, with their leaders and how many messages they hold."""
+    rows = cluster.client(lambda client: client.queues())
+    facts, groups = _facts(cluster), _groups(cluster)
     show_rows(
         [{**facts.get((row["vhost"], row["name"]), {}), **row} for row in rows],
         {
-            "queue": lambda row: row["name"] + (" (paused)" if row.get("paused") else ""),
+            "queue": _name,
             "vhost": lambda row: row["vhost"],
             "kind": lambda row: row.get("kind"),
             "leader": lambda row: row.get("leader") or Alarm("none"),
@@ -101,10 +87,15 @@ def run_list(url: str | None, *, as_json: bool, timeout: float) -> int:
             "consumers": _consumer_count,
             "oldest": _oldest,
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no queues: `quorate queue declare NAME` makes one",
     )
     return 0
+
+
+def _name(row: Row) -> str:
+    name = row["name"] + (" (paused)" if row.get("paused") else "")
+    return f"{name} ({len(row['shards'])} shards)" if row.get("shards") else name
 
 
 def _oldest(row: Row) -> str | Alarm | None:
@@ -121,20 +112,18 @@ def _consumer_count(row: Row) -> int | None:
     return len(cast("list[Any]", consumers)) if isinstance(consumers, list) else consumers
 
 
-def _facts(url: str | None, *, timeout: float) -> dict[tuple[str, str], Row]:
+def _facts(cluster: Cluster) -> dict[tuple[str, str], Row]:
     """What the asked node's copies do not tell: how queues were declared, and what is in those that
     only another node has. Nothing for users who may not see it.
     """
     try:
-        rows = with_api(
-            url, lambda api: api.all("queues", columns=",".join(_COLUMNS)), timeout=timeout
-        )
+        rows = cluster.api(lambda api: api.all("queues", columns=",".join(_COLUMNS)))
     except QuorateError:
         return {}
     return {(row["vhost"], row["name"]): _fact(row) for row in rows}
 
 
-def _groups(url: str | None, *, timeout: float) -> dict[Any, int | str]:
+def _groups(cluster: Cluster) -> dict[Any, int | str]:
     """By group: how many copies of it are up, in red when there should be more. Nothing for users
     who may not see it.
     """
@@ -143,7 +132,7 @@ def _groups(url: str | None, *, timeout: float) -> dict[Any, int | str]:
         return await api.all("groups"), await api.all("nodes")
 
     try:
-        groups, nodes = with_api(url, look, timeout=timeout)
+        groups, nodes = cluster.api(look)
     except QuorateError:
         return {}
     down = {row["name"] for row in nodes if not row["running"]}
@@ -161,11 +150,13 @@ def _fact(row: Row) -> Row:
     return {"kind": kind, **ages, **counted}
 
 
-def run_show(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout: float) -> int:
+@queue_app.command("show")
+def queue_show(cluster: InVhost, queue: Queue) -> int:
+    """Everything that its leader knows of a queue, behind a barrier."""
     from rich.table import Table
 
-    about = with_client(url, lambda client: client.info(queue), timeout=timeout, vhost=vhost)
-    if as_json:
+    about = cluster.client(lambda client: client.info(queue))
+    if cluster.as_json:
         emit(about)
         return 0
     table = Table(show_header=False)
@@ -176,28 +167,21 @@ def run_show(queue: str, url: str | None, *, vhost: str, as_json: bool, timeout:
     return 0
 
 
-def run_delete(
-    queue: str,
-    url: str | None,
-    *,
-    vhost: str,
-    if_unused: bool,
-    if_empty: bool,
-    yes: bool,
-    as_json: bool,
-    timeout: float,
+@queue_app.command("delete")
+def queue_delete(
+    cluster: InVhost,
+    queue: Queue,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only without consumers.")] = False,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only without messages.")] = False,
+    yes: Yes = False,
 ) -> int:
+    """Delete a queue and all messages in it. It asks first."""
     if not yes:
-        about = with_client(url, lambda client: client.info(queue), timeout=timeout, vhost=vhost)
+        about = cluster.client(lambda client: client.info(queue))
         lost = f"{counted(_held(about), 'message')} would be lost"
         agree(f"delete queue {queue}", lost, yes=yes)
-    with_client(
-        url,
-        lambda client: client.delete(queue, if_unused=if_unused, if_empty=if_empty),
-        timeout=timeout,
-        vhost=vhost,
-    )
-    if as_json:
+    cluster.client(lambda client: client.delete(queue, if_unused=if_unused, if_empty=if_empty))
+    if cluster.as_json:
         emit({"queue": queue, "deleted": True})
     else:
         say(f"queue {queue}: deleted")
@@ -208,53 +192,57 @@ def _held(about: Row) -> int:
     return sum(int(about.get(name) or 0) for name in ("ready", "unsettled", "delayed"))
 
 
-def run_purge(
-    queue: str, url: str | None, *, vhost: str, yes: bool, as_json: bool, timeout: float
+@queue_app.command("purge")
+def queue_purge(
+    cluster: InVhost,
+    queue: Queue,
+    yes: Yes = False,
 ) -> int:
+    """Drop all messages that nobody holds. It asks first when there are any."""
     if not yes:
-        about = with_client(url, lambda client: client.info(queue), timeout=timeout, vhost=vhost)
+        about = cluster.client(lambda client: client.info(queue))
         if ready := int(about.get("ready") or 0):
             agree(f"purge queue {queue}", f"{counted(ready, 'message')} would be lost", yes=yes)
-    count = with_client(url, lambda client: client.purge(queue), timeout=timeout, vhost=vhost)
-    if as_json:
+    count = cluster.client(lambda client: client.purge(queue))
+    if cluster.as_json:
         emit({"queue": queue, "purged": count})
     else:
         say(f"queue {queue}: {count:,} messages dropped")
     return 0
 
 
-def run_pause(
-    queue: str, url: str | None, *, vhost: str, paused: bool, as_json: bool, timeout: float
+@queue_app.command("pause")
+def queue_pause(
+    cluster: InVhost,
+    queue: Queue,
+    resume: Annotated[bool, typer.Option("--resume", help="Deliver again.")] = False,
 ) -> int:
-    with_client(url, lambda client: client.pause(queue, paused), timeout=timeout, vhost=vhost)
-    if as_json:
+    """Stop deliveries of a queue; publishing goes on. `--resume` ends it."""
+    paused = not resume
+    cluster.client(lambda client: client.pause(queue, paused))
+    if cluster.as_json:
         emit({"queue": queue, "paused": paused})
     else:
         say(f"queue {queue}: {'paused' if paused else 'delivers again'}")
     return 0
 
 
-def run_peek(
-    queue: str,
-    url: str | None,
-    *,
-    vhost: str,
-    start: int,
-    count: int,
-    state: str | None,
-    as_json: bool,
-    timeout: float,
+@queue_app.command("peek")
+def queue_peek(
+    cluster: InVhost,
+    queue: Queue,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
+    start: Annotated[int, typer.Option("--start", min=1, help="From this position on.")] = 1,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only ready, unsettled or delayed ones.")
+    ] = None,
 ) -> int:
+    """Look at messages without taking them."""
     from rich.markup import escape
     from rich.table import Table
 
-    rows = with_client(
-        url,
-        lambda client: client.peek(queue, start=start, count=count, state=state),
-        timeout=timeout,
-        vhost=vhost,
-    )
-    if as_json:
+    rows = cluster.client(lambda client: client.peek(queue, start=start, count=count, state=state))
+    if cluster.as_json:
         for row in rows:
             emit(row)
         return 0

@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from quorate.cli.api import with_api
-from quorate.cli.backlogs import AT_ONCE, Moving, carry
+import typer
+
+from quorate.cli.api import Commands, InVhost, Queue
+from quorate.cli.backlogs import AT_ONCE, Moving, Rate, carry
 from quorate.cli.output import CommandError, emit, say
 
 if TYPE_CHECKING:
@@ -93,36 +95,62 @@ def next_phase(phase: Phase, here: Held, there: Held, levels: Levels) -> Phase:
     return "back" if here.below(levels.back) else "rest"
 
 
-def run_relieve(
-    queue: str,
-    other: str,
-    levels: Levels,
-    url: str | None,
-    *,
-    uri: str | None,
-    vhost: str,
-    rate: float | None,
-    once: bool,
-    as_json: bool,
-    timeout: float,
+relief_app = Commands()
+
+
+@relief_app.command("relieve")
+def queue_relieve(
+    cluster: InVhost,
+    queue: Queue,
+    to: Annotated[str, typer.Argument(help="Name of the queue where they wait meanwhile.")],
+    above: Annotated[
+        int, typer.Option("--above", min=1, help="Messages over which the oldest go there.")
+    ] = 20_000_000,
+    above_bytes: Annotated[int, typer.Option("--above-bytes", min=1)] = 10_000_000_000,
+    until: Annotated[
+        int | None, typer.Option("--until", min=1, help="Default: a twentieth of --above.")
+    ] = None,
+    back_below: Annotated[
+        int | None,
+        typer.Option(
+            "--back-below",
+            min=1,
+            help="Messages below which they come back. Default: a two-hundredth of --above.",
+        ),
+    ] = None,
+    back_until: Annotated[
+        int | None, typer.Option("--back-until", min=1, help="Default: a twentieth of --above.")
+    ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            "--uri",
+            metavar="amqp://...",
+            help="The broker that has the other queue, if not this cluster. Shovels carry messages"
+            " there and back.",
+        ),
+    ] = None,
+    rate: Rate = None,
+    once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do.")] = False,
 ) -> int:
-    """`uri`: of the broker that has the other queue, if that is not this cluster. `once`: until
-    there is nothing to do. Otherwise for ever.
+    """Keep a queue between levels: when it holds too much its oldest messages wait in another one,
+    and come back when it has nearly run empty. It goes on until it is ended, which harms nothing.
     """
+    levels = Levels.of(above, above_bytes).with_messages(
+        stop=until, back=back_below, full=back_until
+    )
     wrong = levels.wrong()
     if wrong is None and uri is not None and rate is not None:
         wrong = "--rate holds for moves within a cluster; a shovel goes as fast as both sides do"
     if wrong is not None:
         raise CommandError(wrong, 2)
     if uri is None:
-        relief = Moves(queue, other, vhost, levels, rate=rate, timeout=timeout)
+        relief = Moves(cluster, queue, to, levels, rate)
     else:
-        relief = Shovels(queue, other, vhost, levels, uri)
-    with_api(
-        url,
-        lambda api: _run(relief, api, once=once, as_json=as_json),
-        timeout=timeout,
-        missing=f"there is no queue {queue} or {other}: see `quorate queue list`",
+        relief = Shovels(cluster, queue, to, levels, uri)
+    cluster.api(
+        lambda api: _run(relief, api, once=once, as_json=cluster.as_json),
+        missing=f"there is no queue {queue} or {to}: see `quorate queue list`",
     )
     return 0
 
@@ -172,8 +200,9 @@ class OtherUnreachable(CommandError):
 class Relief(ABC):
     """How messages go from one queue to the other, and back."""
 
-    def __init__(self, queue: str, other: str, vhost: str, levels: Levels) -> None:
-        self.queue, self.other, self.vhost, self.levels = queue, other, vhost, levels
+    def __init__(self, cluster: InVhost, queue: str, other: str, levels: Levels) -> None:
+        self.cluster, self.vhost = cluster, cluster.vhost
+        self.queue, self.other, self.levels = queue, other, levels
 
     async def here(self, api: Management) -> Held:
         return await _held(api, self.vhost, self.queue)
@@ -200,17 +229,10 @@ class Moves(Relief):
     """Within a cluster: each message is in one of both at any time."""
 
     def __init__(
-        self,
-        queue: str,
-        other: str,
-        vhost: str,
-        levels: Levels,
-        *,
-        rate: float | None,
-        timeout: float,
+        self, cluster: InVhost, queue: str, other: str, levels: Levels, rate: float | None
     ) -> None:
-        super().__init__(queue, other, vhost, levels)
-        self._rate, self._timeout = rate, timeout
+        super().__init__(cluster, queue, other, levels)
+        self._rate = rate
 
     async def there(self, api: Management) -> Held:
         return await _held(api, self.vhost, self.other)
@@ -220,7 +242,7 @@ class Moves(Relief):
             return False
         ends = (self.queue, self.other) if phase == "out" else (self.other, self.queue)
         count = min(BETWEEN_LOOKS, self.count(phase, here))
-        moving = Moving(*ends, self.vhost, {}, count=count, rate=self._rate, timeout=self._timeout)
+        moving = Moving(self.cluster, *ends, {}, count=count, rate=self._rate)
         moved = await carry(api, moving, shown=False)
         return bool(moved["done"])  # else it is full, or a consumer was faster
 
@@ -228,8 +250,8 @@ class Moves(Relief):
 class Shovels(Relief):
     """To another broker: a shovel with so many messages to carry, which ends by itself."""
 
-    def __init__(self, queue: str, other: str, vhost: str, levels: Levels, uri: str) -> None:
-        super().__init__(queue, other, vhost, levels)
+    def __init__(self, cluster: InVhost, queue: str, other: str, levels: Levels, uri: str) -> None:
+        super().__init__(cluster, queue, other, levels)
         self._uri = uri
         self._name = f"relieve {queue}"
 

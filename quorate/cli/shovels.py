@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from quorate.cli.api import AnyVhost, Vhost, done, with_api
-from quorate.cli.output import Json, Timeout, Url, emit
+from quorate.cli.api import AnyVhost, Commands, InVhost, no_vhost
+from quorate.cli.output import emit
 from quorate.cli.policies import definition_of
 from quorate.cli.tables import Alarm, Columns, Row, show_rows
 
-shovel_app = typer.Typer(no_args_is_help=True)
+shovel_app = Commands()
 
 Name = Annotated[str, typer.Argument(metavar="SHOVEL", help="Name of the shovel.")]
 NONE = "there are no shovels: `quorate shovel add` makes one"
@@ -41,36 +41,21 @@ def _unknown(shovel: str, vhost: str) -> str:
 
 
 @shovel_app.command("list")
-def shovel_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def shovel_list(cluster: AnyVhost) -> None:
     """Shovels: which node runs each, and how it goes."""
-    path = ("shovels",) if vhost is None else ("shovels", vhost)
-    rows = with_api(
-        url,
-        lambda api: api.all(*path),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
-    )
-    show_rows(rows, _COLUMNS, as_json=as_json, none=NONE)
+    path = ("shovels",) if cluster.vhost is None else ("shovels", cluster.vhost)
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
+    show_rows(rows, _COLUMNS, as_json=cluster.as_json, none=NONE)
 
 
 @shovel_app.command("show")
-def shovel_show(
-    shovel: Name,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> None:
+def shovel_show(cluster: InVhost, shovel: Name) -> None:
     """All of one shovel."""
-    row = with_api(
-        url,
-        lambda api: api.get("shovels", "vhost", vhost, shovel),
-        timeout=timeout,
-        missing=_unknown(shovel, vhost),
+    row = cluster.api(
+        lambda api: api.get("shovels", "vhost", cluster.vhost, shovel),
+        missing=_unknown(shovel, cluster.vhost),
     )
-    if as_json:
+    if cluster.as_json:
         emit(row)
         return
     fields: list[Row] = [{"field": name, "value": value} for name, value in sorted(row.items())]
@@ -80,61 +65,44 @@ def shovel_show(
 
 @shovel_app.command("add")
 def shovel_add(
+    cluster: InVhost,
     shovel: Name,
     definition: Annotated[
         list[str],
         typer.Argument(metavar="FIELD=VALUE...|JSON", help="Fields of docs/shovel.md."),
     ],
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make a shovel, or replace it: `quorate shovel add away src-uri=amqp:// src-queue=orders
     dest-uri=amqp://u:p@there dest-queue=orders`.
     """
     value: dict[str, Any] = definition_of(definition)
-    created = with_api(
-        url,
-        lambda api: api.put("parameters", "shovel", vhost, shovel, body={"value": value}),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
+    created = cluster.api(
+        lambda api: api.put("parameters", "shovel", cluster.vhost, shovel, body={"value": value}),
+        missing=no_vhost(cluster.vhost),
     )
     words = f"shovel {shovel}: {'made' if created else 'replaced'}"
-    return done(as_json, words, shovel=shovel, vhost=vhost, created=created)
+    return cluster.done(words, shovel=shovel, vhost=cluster.vhost, created=created)
 
 
 @shovel_app.command("delete")
-def shovel_delete(
-    shovel: Name,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def shovel_delete(cluster: InVhost, shovel: Name) -> int:
     """End a shovel. What it has not moved stays where it is."""
-    with_api(
-        url,
-        lambda api: api.delete("shovels", "vhost", vhost, shovel),
-        timeout=timeout,
-        missing=_unknown(shovel, vhost),
+    cluster.api(
+        lambda api: api.delete("shovels", "vhost", cluster.vhost, shovel),
+        missing=_unknown(shovel, cluster.vhost),
     )
-    return done(as_json, f"shovel {shovel}: deleted", shovel=shovel, vhost=vhost, deleted=True)
+    return cluster.done(
+        f"shovel {shovel}: deleted", shovel=shovel, vhost=cluster.vhost, deleted=True
+    )
 
 
 @shovel_app.command("restart")
-def shovel_restart(
-    shovel: Name,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def shovel_restart(cluster: InVhost, shovel: Name) -> int:
     """Connect anew, at once."""
-    with_api(
-        url,
-        lambda api: api.delete("shovels", "vhost", vhost, shovel, "restart"),
-        timeout=timeout,
-        missing=_unknown(shovel, vhost),
+    cluster.api(
+        lambda api: api.delete("shovels", "vhost", cluster.vhost, shovel, "restart"),
+        missing=_unknown(shovel, cluster.vhost),
     )
-    return done(as_json, f"shovel {shovel}: restarted", shovel=shovel, vhost=vhost, restarted=True)
+    return cluster.done(
+        f"shovel {shovel}: restarted", shovel=shovel, vhost=cluster.vhost, restarted=True
+    )

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from quorate.cli.api import AnyVhost, Vhost, done, with_api
+from quorate.cli.api import AnyVhost, Commands, InVhost, no_vhost
 from quorate.cli.asking import Yes, agree, counted
-from quorate.cli.output import CommandError, Json, Timeout, Url, emit, stdout
+from quorate.cli.output import CommandError, emit, stdout
 from quorate.cli.queues import argument
 from quorate.cli.tables import Alarm, Columns, Row, cell, printable, show_rows
 
 if TYPE_CHECKING:
     from quorate.management import Management
 
-stream_app = typer.Typer(no_args_is_help=True)
-cursor_app = typer.Typer(no_args_is_help=True)
+stream_app = Commands()
+cursor_app = Commands()
 
 Stream = Annotated[str, typer.Argument(help="Name of the stream.")]
 Cursor = Annotated[str, typer.Argument(help="Name of the cursor.")]
@@ -252,44 +252,36 @@ def _show_about(about: dict[str, Any]) -> None:
 
 @stream_app.command("add")
 def stream_add(
+    cluster: InVhost,
     stream: Stream,
     settings: Settings = None,
     subjects: Subjects = None,
     mirror: Mirror = None,
     sources: Sources = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make a stream, or make sure that it exists like this: `quorate stream add orders --subject
     'orders.>' max_age=24h`. Without a subject it stores what is published to its own name; or what
     the streams have that it mirrors or takes in.
     """
     body = _wanted(settings, subjects, mirror, sources)
-    created = with_api(
-        url,
-        lambda api: api.put("streams", vhost, stream, body=body),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
+    created = cluster.api(
+        lambda api: api.put("streams", cluster.vhost, stream, body=body),
+        missing=no_vhost(cluster.vhost),
     )
     follows = _follows({"config": body})
     stores = cell(follows or body.get("subjects") or stream)
     words = f"stream {stream}: {'made' if created else 'exists already'}; it stores {stores}"
-    return done(as_json, words, stream=stream, vhost=vhost, created=created)
+    return cluster.done(words, stream=stream, vhost=cluster.vhost, created=created)
 
 
 @stream_app.command("edit")
 def stream_edit(
+    cluster: InVhost,
     stream: Stream,
     settings: Settings = None,
     subjects: Subjects = None,
     sources: Sources = None,
     yes: Yes = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Change some settings of a stream; KEY= without a value is the default again, and `mirror=`
     ends what it was a mirror of. It asks first where messages that are there may go at once.
@@ -297,22 +289,17 @@ def stream_edit(
     body = _wanted(settings, subjects, None, sources)
     if not body:
         raise CommandError("what shall change? such as max_age=24h or --subject 'orders.>'", 2)
-    missing = _no_stream(stream, vhost)
+    missing = _no_stream(stream, cluster.vhost)
     if not yes:
-        before = with_api(
-            url, lambda api: api.get("streams", vhost, stream), timeout=timeout, missing=missing
-        )
+        before = cluster.api(lambda api: api.get("streams", cluster.vhost, stream), missing=missing)
         if lower := [name for name in body if _costs(name, body[name], before["config"])]:
             lost = "messages that are over it would be lost"
             agree(f"change {', '.join(lower)} of stream {stream}", lost, yes=yes)
-    row = with_api(
-        url,
-        lambda api: api.patch("streams", vhost, stream, body=body),
-        timeout=timeout,
-        missing=missing,
+    row = cluster.api(
+        lambda api: api.patch("streams", cluster.vhost, stream, body=body), missing=missing
     )
     given = ", ".join(f"{name}={_setting(name, row['config'].get(name))}" for name in body)
-    return done(as_json, f"stream {stream}: {given}", **row)
+    return cluster.done(f"stream {stream}: {given}", **row)
 
 
 def _costs(name: str, value: Any, config: Row) -> bool:
@@ -330,17 +317,10 @@ def _costs(name: str, value: Any, config: Row) -> bool:
 
 
 @stream_app.command("list")
-def stream_list(
-    vhost: AnyVhost = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> None:
+def stream_list(cluster: AnyVhost) -> None:
     """All streams that you may see."""
-    path = ("streams",) if vhost is None else ("streams", vhost)
-    rows = with_api(
-        url,
-        lambda api: api.all(*path),
-        timeout=timeout,
-        missing=f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`",
-    )
+    path = ("streams",) if cluster.vhost is None else ("streams", cluster.vhost)
+    rows = cluster.api(lambda api: api.all(*path), missing=no_vhost(cluster.vhost))
     show_rows(
         rows,
         {
@@ -354,32 +334,29 @@ def stream_list(
             "leader": _leader,
             "copies": _copies,
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no streams: `quorate stream add NAME --subject 'orders.>'` makes one",
     )
 
 
 @stream_app.command("show")
 def stream_show(
+    cluster: InVhost,
     stream: Stream,
     subjects: Annotated[
         str | None,
         typer.Option("--subjects", metavar="PATTERN", help="Count messages of these subjects."),
     ] = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """What a stream holds, where it is, and its cursors."""
     query = {} if subjects is None else {"subjects_filter": subjects}
 
     async def look(api: Management) -> tuple[Row, list[Row]]:
-        row = await api.get("streams", vhost, stream, **query)
-        return row, await api.all("streams", vhost, stream, "consumers")
+        row = await api.get("streams", cluster.vhost, stream, **query)
+        return row, await api.all("streams", cluster.vhost, stream, "consumers")
 
-    row, cursors = with_api(url, look, timeout=timeout, missing=_no_stream(stream, vhost))
-    if as_json:
+    row, cursors = cluster.api(look, missing=_no_stream(stream, cluster.vhost))
+    if cluster.as_json:
         emit({**row, "cursors": cursors})
         return 0
     _show_about(_about(row))
@@ -397,32 +374,22 @@ def stream_show(
 
 
 @stream_app.command("delete")
-def stream_delete(
-    stream: Stream,
-    yes: Yes = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def stream_delete(cluster: InVhost, stream: Stream, yes: Yes = False) -> int:
     """Delete a stream with its messages and cursors. It asks first."""
-    missing = _no_stream(stream, vhost)
+    missing = _no_stream(stream, cluster.vhost)
     if not yes:
-        row = with_api(
-            url, lambda api: api.get("streams", vhost, stream), timeout=timeout, missing=missing
-        )
+        row = cluster.api(lambda api: api.get("streams", cluster.vhost, stream), missing=missing)
         state = row["state"]
         lost = f"{counted(state['messages'], 'message')} and"
         lost += f" {counted(state['consumer_count'], 'cursor')} would be lost"
         agree(f"delete stream {stream}", lost, yes=yes)
-    with_api(
-        url, lambda api: api.delete("streams", vhost, stream), timeout=timeout, missing=missing
-    )
-    return done(as_json, f"stream {stream}: deleted", stream=stream, deleted=True)
+    cluster.api(lambda api: api.delete("streams", cluster.vhost, stream), missing=missing)
+    return cluster.done(f"stream {stream}: deleted", stream=stream, deleted=True)
 
 
 @stream_app.command("purge")
 def stream_purge(
+    cluster: InVhost,
     stream: Stream,
     subject: Annotated[
         str | None, typer.Option("--subject", help="Only of these subjects, such as 'orders.*'.")
@@ -434,37 +401,30 @@ def stream_purge(
         int | None, typer.Option("--keep", min=1, help="All but so many, the last ones.")
     ] = None,
     yes: Yes = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Drop messages of a stream, all or some; its cursors go on behind them. It asks first."""
     if before is not None and keep is not None:
         raise CommandError("--before and --keep do not go together", 2)
     given = {"filter": subject, "seq": before, "keep": keep}
     body = {name: value for name, value in given.items() if value is not None}
-    missing = _no_stream(stream, vhost)
+    missing = _no_stream(stream, cluster.vhost)
     if not yes:
-        row = with_api(
-            url, lambda api: api.get("streams", vhost, stream), timeout=timeout, missing=missing
-        )
+        row = cluster.api(lambda api: api.get("streams", cluster.vhost, stream), missing=missing)
         if count := row["state"]["messages"]:
             most = "up to " if body else ""
             lost = f"{most}{counted(count, 'message')} would be lost"
             agree(f"purge stream {stream}", lost, yes=yes)
-    answer = with_api(
-        url,
-        lambda api: api.post("streams", vhost, stream, "purge", body=body, repeat=not keep),
-        timeout=timeout,
+    answer = cluster.api(
+        lambda api: api.post("streams", cluster.vhost, stream, "purge", body=body, repeat=not keep),
         missing=missing,
     )
     words = f"stream {stream}: {counted(answer['purged'], 'message')} dropped"
-    return done(as_json, words, stream=stream, purged=answer["purged"])
+    return cluster.done(words, stream=stream, purged=answer["purged"])
 
 
 @stream_app.command("get")
 def stream_get(
+    cluster: InVhost,
     stream: Stream,
     sequence: Annotated[
         int | None, typer.Argument(metavar="[SEQUENCE]", min=1, help="Of the message.")
@@ -475,20 +435,14 @@ def stream_get(
     raw: Annotated[
         bool, typer.Option("--raw", help="Its body alone, as it is, on standard output.")
     ] = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Show one message, by its sequence or as the last of a subject."""
     if (sequence is None) == (last is None):
         raise CommandError("give the SEQUENCE of a message, or --last SUBJECT", 2)
     query = {"seq": str(sequence)} if last is None else {"last_by_subj": last}
     what = f"no message {sequence}" if last is None else f"no message of {last!r}"
-    found = with_api(
-        url,
-        lambda api: api.get("streams", vhost, stream, "message", **query),
-        timeout=timeout,
+    found = cluster.api(
+        lambda api: api.get("streams", cluster.vhost, stream, "message", **query),
         missing=f"there is {what} in a stream {stream!r}\n  next: `quorate stream show {stream}`",
     )
     payload: str = found["payload"]
@@ -496,7 +450,7 @@ def stream_get(
     if raw:
         sys.stdout.buffer.write(payload.encode() if is_text else base64.b64decode(payload))
         sys.stdout.buffer.flush()
-    elif as_json:
+    elif cluster.as_json:
         emit(found)
     else:
         body = payload if is_text else base64.b64decode(payload).decode("utf-8", "backslashreplace")
@@ -516,25 +470,20 @@ def stream_get(
 
 @stream_app.command("forget")
 def stream_forget(
+    cluster: InVhost,
     stream: Stream,
     sequence: Annotated[int, typer.Argument(min=1, help="Of the message.")],
     yes: Yes = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Delete one message of a stream. It asks first."""
     agree(f"delete message {sequence} of stream {stream}", "it would be lost", yes=yes)
-    with_api(
-        url,
-        lambda api: api.delete("streams", vhost, stream, "message", seq=str(sequence)),
-        timeout=timeout,
+    cluster.api(
+        lambda api: api.delete("streams", cluster.vhost, stream, "message", seq=str(sequence)),
         missing=f"there is no message {sequence} in a stream {stream!r}"
         f"\n  next: `quorate stream show {stream}`",
     )
     words = f"stream {stream}: message {sequence} deleted"
-    return done(as_json, words, stream=stream, sequence=sequence, deleted=True)
+    return cluster.done(words, stream=stream, sequence=sequence, deleted=True)
 
 
 # --- cursors --------------------------------------------------------------------------------------
@@ -568,6 +517,7 @@ def _from_now(span_ns: int) -> str:
 
 @cursor_app.command("add")
 def cursor_add(
+    cluster: InVhost,
     stream: Stream,
     cursor: Cursor,
     settings: CursorSettings = None,
@@ -584,23 +534,17 @@ def cursor_add(
         typer.Option("--ack", help="Each message, all up to one, or none is acknowledged."),
     ] = "explicit",
     filters: Filters = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make a cursor, or make sure that it exists like this. Who reads by its name gets what is not
     acknowledged yet: `quorate cursor add orders billing --filter 'orders.*.paid'`.
     """
     body = {"ack_policy": acks, **_start(start), **_filtered(filters), **_settings(settings)}
-    created = with_api(
-        url,
-        lambda api: api.put("streams", vhost, stream, "consumers", cursor, body=body),
-        timeout=timeout,
-        missing=_no_stream(stream, vhost),
+    created = cluster.api(
+        lambda api: api.put("streams", cluster.vhost, stream, "consumers", cursor, body=body),
+        missing=_no_stream(stream, cluster.vhost),
     )
     words = f"cursor {cursor} of {stream}: {'made' if created else 'exists already'}"
-    return done(as_json, words, stream=stream, cursor=cursor, created=created)
+    return cluster.done(words, stream=stream, cursor=cursor, created=created)
 
 
 def _filtered(filters: list[str] | None) -> dict[str, Any]:
@@ -611,65 +555,43 @@ def _filtered(filters: list[str] | None) -> dict[str, Any]:
 
 @cursor_app.command("edit")
 def cursor_edit(
+    cluster: InVhost,
     stream: Stream,
     cursor: Cursor,
     settings: CursorSettings = None,
     filters: Filters = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Change some settings of a cursor; KEY= without a value is the default again."""
     body = {**_filtered(filters), **_settings(settings)}
     if not body:
         raise CommandError("what shall change? such as ack_wait=1m or --filter 'orders.*'", 2)
-    row = with_api(
-        url,
-        lambda api: api.patch("streams", vhost, stream, "consumers", cursor, body=body),
-        timeout=timeout,
-        missing=_no_cursor(stream, cursor, vhost),
+    row = cluster.api(
+        lambda api: api.patch("streams", cluster.vhost, stream, "consumers", cursor, body=body),
+        missing=_no_cursor(stream, cursor, cluster.vhost),
     )
     given = ", ".join(f"{name}={_setting(name, row['config'].get(name))}" for name in body)
-    return done(as_json, f"cursor {cursor} of {stream}: {given}", **row)
+    return cluster.done(f"cursor {cursor} of {stream}: {given}", **row)
 
 
 @cursor_app.command("list")
-def cursor_list(
-    stream: Stream,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> None:
+def cursor_list(cluster: InVhost, stream: Stream) -> None:
     """The cursors of a stream, and how far each is."""
-    rows = with_api(
-        url,
-        lambda api: api.all("streams", vhost, stream, "consumers"),
-        timeout=timeout,
-        missing=_no_stream(stream, vhost),
+    rows = cluster.api(
+        lambda api: api.all("streams", cluster.vhost, stream, "consumers"),
+        missing=_no_stream(stream, cluster.vhost),
     )
     none = f"it has no cursors: `quorate cursor add {stream} NAME` makes one"
-    show_rows(rows, _CURSOR_COLUMNS, as_json=as_json, none=none)
+    show_rows(rows, _CURSOR_COLUMNS, as_json=cluster.as_json, none=none)
 
 
 @cursor_app.command("show")
-def cursor_show(
-    stream: Stream,
-    cursor: Cursor,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def cursor_show(cluster: InVhost, stream: Stream, cursor: Cursor) -> int:
     """How far a cursor is, and what it waits for."""
-    row = with_api(
-        url,
-        lambda api: api.get("streams", vhost, stream, "consumers", cursor),
-        timeout=timeout,
-        missing=_no_cursor(stream, cursor, vhost),
+    row = cluster.api(
+        lambda api: api.get("streams", cluster.vhost, stream, "consumers", cursor),
+        missing=_no_cursor(stream, cursor, cluster.vhost),
     )
-    if as_json:
+    if cluster.as_json:
         emit(row)
         return 0
     config, delivered, floor = row["config"], row["delivered"], row["ack_floor"]
@@ -714,29 +636,20 @@ def _place(pair: Row) -> str:
 
 
 @cursor_app.command("delete")
-def cursor_delete(
-    stream: Stream,
-    cursor: Cursor,
-    yes: Yes = False,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def cursor_delete(cluster: InVhost, stream: Stream, cursor: Cursor, yes: Yes = False) -> int:
     """Delete a cursor: the place is lost, the messages of the stream stay. It asks first."""
     agree(f"delete cursor {cursor} of {stream}", "its place in the stream would be lost", yes=yes)
-    with_api(
-        url,
-        lambda api: api.delete("streams", vhost, stream, "consumers", cursor),
-        timeout=timeout,
-        missing=_no_cursor(stream, cursor, vhost),
+    cluster.api(
+        lambda api: api.delete("streams", cluster.vhost, stream, "consumers", cursor),
+        missing=_no_cursor(stream, cursor, cluster.vhost),
     )
     words = f"cursor {cursor} of {stream}: deleted"
-    return done(as_json, words, stream=stream, cursor=cursor, deleted=True)
+    return cluster.done(words, stream=stream, cursor=cursor, deleted=True)
 
 
 @cursor_app.command("pause")
 def cursor_pause(
+    cluster: InVhost,
     stream: Stream,
     cursor: Cursor,
     span: Annotated[
@@ -745,10 +658,6 @@ def cursor_pause(
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="Such as 2026-01-31T12:00:00Z.")
     ] = None,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Deliver nothing by this cursor for a while; `quorate cursor resume` ends it."""
     from node.protocols.nats.jetstream.times import ns_of_span
@@ -761,34 +670,23 @@ def cursor_pause(
             raise CommandError(f"--for {span}: give a length of time, such as 90s or 1h30m", 2)
         until = _from_now(span_ns)
     body = {"pause_until": until}
-    answer = with_api(
-        url,
+    answer = cluster.api(
         lambda api: api.put_and_get(
-            "streams", vhost, stream, "consumers", cursor, "pause", body=body
+            "streams", cluster.vhost, stream, "consumers", cursor, "pause", body=body
         ),
-        timeout=timeout,
-        missing=_no_cursor(stream, cursor, vhost),
+        missing=_no_cursor(stream, cursor, cluster.vhost),
     )
     paused = bool(answer["paused"])
     words = f"paused until {_moment(answer['pause_until'])} UTC" if paused else "goes on"
-    return done(as_json, f"cursor {cursor} of {stream}: {words}", cursor=cursor, **answer)
+    return cluster.done(f"cursor {cursor} of {stream}: {words}", cursor=cursor, **answer)
 
 
 @cursor_app.command("resume")
-def cursor_resume(
-    stream: Stream,
-    cursor: Cursor,
-    vhost: Vhost = "/",
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def cursor_resume(cluster: InVhost, stream: Stream, cursor: Cursor) -> int:
     """Let a cursor that is paused go on."""
-    with_api(
-        url,
-        lambda api: api.delete("streams", vhost, stream, "consumers", cursor, "pause"),
-        timeout=timeout,
-        missing=_no_cursor(stream, cursor, vhost),
+    cluster.api(
+        lambda api: api.delete("streams", cluster.vhost, stream, "consumers", cursor, "pause"),
+        missing=_no_cursor(stream, cursor, cluster.vhost),
     )
     words = f"cursor {cursor} of {stream}: goes on"
-    return done(as_json, words, stream=stream, cursor=cursor, paused=False)
+    return cluster.done(words, stream=stream, cursor=cursor, paused=False)

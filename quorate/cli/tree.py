@@ -6,7 +6,9 @@ Groups are imported when one of their commands is asked for: help starts without
 from __future__ import annotations
 
 import copy
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import typer
@@ -38,6 +40,12 @@ class Group(NamedTuple):
 
 
 GROUPS = {
+    "node": Group(
+        RUNNING,
+        "node_commands:node_app",
+        "Run one node; let nodes into the cluster, and remove them.",
+    ),
+    "queue": Group(USING, "queues:queue_app", "Declare, list, look into and delete queues."),
     "group": Group(
         RUNNING, "groups:group_app", "Raft groups, and which nodes have copies of them."
     ),
@@ -139,12 +147,31 @@ class Root(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(self.commands, key=ORDER.index)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _load_help()
+        super().format_help(ctx, formatter)
+
     def grow(self) -> None:
         """Give commands the options that stand before them, and add the groups."""
         shared = [_after(each) for each in self.params if each.name in _OPTIONS]
         share(self.commands, shared)
         for name, group in GROUPS.items():
             self.add_command(_LazyGroup(name, group, shared))
+
+
+def _load_help() -> None:
+    """Typer's help without its imports for Markdown and for tracebacks of its own. We have neither,
+    and they are a third of the start.
+    """
+    unused = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+    for module, name in unused.items():
+        if module not in sys.modules:
+            sys.modules[module] = ModuleType(module)
+            setattr(sys.modules[module], name, object)
+    import_module("typer.rich_utils")
+    for module in unused:
+        if sys.modules[module].__spec__ is None:
+            del sys.modules[module]
 
 
 _OPTIONS = ("context", "user", "password_file", "ca", "cert", "watch", *_LISTING)

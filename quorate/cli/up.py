@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import aiohttp
 
+from quorate.cli.asking import counted
 from quorate.cli.output import complain, emit, plain_terminal, run_async, say, stderr
-from quorate.local import LocalCluster, LocalNode
+from quorate.local import LocalCluster, LocalNode, Reading
 from quorate.places import FOLDER
 
 REFRESH_S = 1.0
@@ -33,6 +34,7 @@ class View:
         self.cluster = cluster
         self.status: dict[str, dict[str, Any]] = {}
         self.groups: list[dict[str, Any]] = []
+        self.reading: dict[str, Reading] = {}  # nodes that read their logs
         self.ready = 0
         self.rate: float | None = None  # messages confirmed to publishers, per second
         self._http = http
@@ -68,10 +70,15 @@ class View:
         self._confirmed, self._counted_s = confirmed, now_s
 
     async def _ask(self, node: LocalNode) -> dict[str, Any] | None:
+        self.reading.pop(node.name, None)
         if not node.running:
             return None
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
             async with self._http.get(f"{node.url}/v1/status") as answer:
+                if answer.status != 200:
+                    if (reading := Reading.said_in(await answer.text())) is not None:
+                        self.reading[node.name] = reading
+                    return None
                 return cast("dict[str, Any]", await answer.json(content_type=None))
         return None
 
@@ -104,6 +111,24 @@ class View:
             f"{up} of {len(self.cluster.nodes)} nodes running, {len(self.groups)} groups,"
             f" {self.leaderless} without a leader, {self.ready:,} messages ready"
         )
+
+
+class Progress:
+    """Says how far nodes are that read their logs, each once a second at most."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._said_s: dict[str, float] = {}
+
+    def told(self, node: LocalNode, reading: Reading) -> None:
+        now_s = time.monotonic()
+        if now_s < self._said_s.get(node.name, -REFRESH_S) + REFRESH_S:
+            return
+        self._said_s[node.name] = now_s
+        if self._as_json:
+            emit({"event": "reading", "node": node.name, **reading._asdict()})
+        else:
+            say(f"{node.name} is {reading}")
 
 
 class Restarts:
@@ -170,9 +195,9 @@ async def _up(cluster: LocalCluster, *, as_json: bool) -> int:
 
 async def _run(cluster: LocalCluster, stopping: asyncio.Event, *, as_json: bool) -> bool:
     """True when it ended because nodes did."""
-    say(f"starting {len(cluster.nodes)} nodes in {cluster.folder}")
+    say(f"starting {counted(len(cluster.nodes), 'node')} in {cluster.folder}")
     await cluster.start_all()
-    ready = asyncio.create_task(cluster.until_ready())
+    ready = asyncio.create_task(cluster.until_ready(told=Progress(as_json=as_json).told))
     stopped = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -276,6 +301,8 @@ def _picture(view: View) -> Any:
         answering = node.name in view.status
         state = node.state if answering or not node.running else "not answering"
         colour = "green" if answering else "red"
+        if (reading := view.reading.get(node.name)) is not None:
+            state, colour = str(reading), "yellow"
         leads = sum(1 for row in view.groups if row.get("leader") == node.name)
         nodes.add_row(
             node.name,

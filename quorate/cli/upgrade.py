@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from quorate.cli.api import done
+from quorate.cli.api import Cluster, Commands
 from quorate.cli.moves import LOOK_S, Anybody, Stage, watched
-from quorate.cli.output import CommandError, Json, Timeout, Url, run_async, say
+from quorate.cli.output import CommandError, Json, run_async, say
 from quorate.cli.tables import show_rows
 
 #: This release would come to another state than the one that wrote the log.
 EXIT_DIFFERS = 3
 
-upgrade_app = typer.Typer(no_args_is_help=True)
+upgrade_app = Commands()
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until all groups have risen.")]
 
@@ -27,11 +27,11 @@ async def _state(anybody: Anybody) -> dict[str, Any]:
 
 
 @upgrade_app.command("status")
-def status(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+def status(cluster: Cluster) -> int:
     """What every node can run, what the cluster runs, and what it waits for."""
-    state = run_async(_state(Anybody(url, timeout)))
-    if as_json:
-        return done(as_json, "", **state)
+    state = run_async(_state(Anybody(cluster)))
+    if cluster.as_json:
+        return cluster.done("", **state)
     for node in state["nodes"]:
         say(f"{node['name']}: {node['versions'] or 'the first release, which tells no versions'}")
     behind = [name for name, version in state["groups"].items() if version < state["possible"]]
@@ -76,34 +76,32 @@ def check(
 
 
 @upgrade_app.command("hold")
-def hold(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> int:
+def hold(cluster: Cluster) -> int:
     """Keep what the cluster runs now, so that all nodes can go back to the older release."""
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         await anybody.ask(lambda api: api.put("upgrade", "hold", body={}))
         state = await _state(anybody)
         words = f"machine version {state['held_at']} is kept, whatever the nodes can run"
-        return done(as_json, f"{words}\n  next: `quorate upgrade finish`", **state)
+        return cluster.done(f"{words}\n  next: `quorate upgrade finish`", **state)
 
     return run_async(work())
 
 
 @upgrade_app.command("finish")
-def finish(
-    wait: Wait = True, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> int:
+def finish(cluster: Cluster, wait: Wait = True) -> int:
     """Let the cluster rise to what all nodes can run. No node can go back from there."""
     stage = Stage()
 
     async def work() -> int:
-        anybody = Anybody(url, timeout)
+        anybody = Anybody(cluster)
         await anybody.ask(lambda api: api.delete("upgrade", "hold"))
         stage.words = "it goes on without this command: `quorate upgrade status`"
         state = await _state(anybody)
         while wait and any(v < state["possible"] for v in state["groups"].values()):
             await asyncio.sleep(LOOK_S)
             state = await _state(anybody)
-        return done(as_json, f"machine version {state['machine_version']}", **state)
+        return cluster.done(f"machine version {state['machine_version']}", **state)
 
     return watched(work(), stage)

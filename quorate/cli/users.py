@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli.api import AnyVhost, Vhost, done, exchange_word, shown_exchange, with_api
+from quorate.cli.api import AnyVhost, Cluster, Commands, InVhost, exchange_word, shown_exchange
 from quorate.cli.asking import Yes, agree
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.output import CommandError
 from quorate.cli.passwords import new_password
 from quorate.cli.tables import show_rows
 
 if TYPE_CHECKING:
     from quorate.management import Management
 
-user_app = typer.Typer(no_args_is_help=True)
-permission_app = typer.Typer(no_args_is_help=True)
+user_app = Commands()
+permission_app = Commands()
 
 #: A pattern that matches no name.
 NOTHING = "^$"
@@ -43,9 +43,9 @@ def _missing(user: str) -> str:
 
 
 @user_app.command("list")
-def user_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+def user_list(cluster: Cluster) -> None:
     """All users, with their tags and limits."""
-    users = with_api(url, lambda api: api.all("users"), timeout=timeout)
+    users = cluster.api(lambda api: api.all("users"))
     # What is listed ends up in logs, where hashes have no business.
     rows = [
         {
@@ -65,19 +65,14 @@ def user_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -
             "password": lambda row: row["password"],
             "limits": lambda row: row["limits"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no users",
     )
 
 
 @user_app.command("add")
 def user_add(
-    user: Name,
-    tags: Tags = None,
-    new_password_file: NewPassword = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
+    cluster: Cluster, user: Name, tags: Tags = None, new_password_file: NewPassword = None
 ) -> int:
     """Make a user, with a password that is asked for.
 
@@ -93,35 +88,23 @@ def user_add(
         password = new_password(user, new_password_file)
         await api.put("users", user, body={"password": password, "tags": tags or []})
 
-    with_api(url, add, timeout=timeout)
+    cluster.api(add)
     words = f"user {user}: made; `quorate permission set {user} ...` says what it may do"
-    return done(as_json, words, user=user, created=True, tags=tags or [])
+    return cluster.done(words, user=user, created=True, tags=tags or [])
 
 
 @user_app.command("delete")
-def user_delete(
-    user: Name,
-    yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def user_delete(cluster: Cluster, user: Name, yes: Yes = False) -> int:
     """Delete a user and its permissions. It asks first."""
     if not yes:
-        with_api(url, lambda api: api.get("users", user), timeout=timeout, missing=_missing(user))
+        cluster.api(lambda api: api.get("users", user), missing=_missing(user))
         agree(f"delete user {user}", "its clients could no longer log in", yes=yes)
-    with_api(url, lambda api: api.delete("users", user), timeout=timeout, missing=_missing(user))
-    return done(as_json, f"user {user}: deleted", user=user, deleted=True)
+    cluster.api(lambda api: api.delete("users", user), missing=_missing(user))
+    return cluster.done(f"user {user}: deleted", user=user, deleted=True)
 
 
 @user_app.command("password")
-def user_password(
-    user: Name,
-    new_password_file: NewPassword = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def user_password(cluster: Cluster, user: Name, new_password_file: NewPassword = None) -> int:
     """Give a user another password. Connections that are open stay."""
 
     async def change(api: Management) -> None:
@@ -129,14 +112,12 @@ def user_password(
         password = new_password(user, new_password_file)
         await api.put("users", user, body={"password": password, "tags": known["tags"]})
 
-    with_api(url, change, timeout=timeout, missing=_missing(user))
-    return done(as_json, f"user {user}: has another password", user=user, changed=True)
+    cluster.api(change, missing=_missing(user))
+    return cluster.done(f"user {user}: has another password", user=user, changed=True)
 
 
 @user_app.command("tags")
-def user_tags(
-    user: Name, tags: Tags = None, url: Url = None, as_json: Json = False, timeout: Timeout = 30.0
-) -> int:
+def user_tags(cluster: Cluster, user: Name, tags: Tags = None) -> int:
     """Set the tags of a user, which say what it may do in the management API; without any, it has
     none.
     """
@@ -146,21 +127,19 @@ def user_tags(
         kept = {name: known[name] for name in ("password_hash", "hashing_algorithm")}
         await api.put("users", user, body={**kept, "tags": tags or []})
 
-    with_api(url, change, timeout=timeout, missing=_missing(user))
+    cluster.api(change, missing=_missing(user))
     words = f"user {user}: " + (f"tags {', '.join(tags)}" if tags else "no tags")
-    return done(as_json, words, user=user, tags=tags or [])
+    return cluster.done(words, user=user, tags=tags or [])
 
 
 @user_app.command("nkeys")
 def user_nkeys(
+    cluster: Cluster,
     user: Name,
     nkeys: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NKEY]...", help="Public keys, U...; none: it has none."),
     ] = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Set the public keys of a user: NATS's clients log in by the seed of one of them."""
 
@@ -169,9 +148,9 @@ def user_nkeys(
         kept = {name: known[name] for name in ("password_hash", "hashing_algorithm", "tags")}
         await api.put("users", user, body={**kept, "nkeys": nkeys or []})
 
-    with_api(url, change, timeout=timeout, missing=_missing(user))
+    cluster.api(change, missing=_missing(user))
     words = f"user {user}: " + (f"nkeys {', '.join(nkeys)}" if nkeys else "no nkeys")
-    return done(as_json, words, user=user, nkeys=nkeys or [])
+    return cluster.done(words, user=user, nkeys=nkeys or [])
 
 
 # --- permissions ----------------------------------------------------------------------------------
@@ -186,11 +165,8 @@ Exchange = Annotated[
 
 @permission_app.command("list")
 def permission_list(
+    cluster: AnyVhost,
     user: Annotated[str | None, typer.Argument(help="Only those of this user.")] = None,
-    vhost: AnyVhost = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Patterns of the names that users may configure, write and read; with an exchange, of the
     routing keys.
@@ -200,8 +176,8 @@ def permission_list(
         of = () if user is None else ("users", user)
         return await api.all(*of, "permissions") + await api.all(*of, "topic-permissions")
 
-    rows = with_api(url, found, timeout=timeout, missing=_missing(user or ""))
-    rows = [row for row in rows if vhost in (None, row["vhost"])]
+    rows = cluster.api(found, missing=_missing(user or ""))
+    rows = [row for row in rows if cluster.vhost in (None, row["vhost"])]
     show_rows(
         sorted(rows, key=lambda row: (row["user"], row["vhost"], row.get("exchange", ""))),
         {
@@ -212,24 +188,21 @@ def permission_list(
             "write": lambda row: row["write"],
             "read": lambda row: row["read"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there are no permissions: `quorate permission set USER` gives some",
     )
 
 
 @permission_app.command("set")
 def permission_set(
+    cluster: InVhost,
     user: Name,
     configure: Annotated[
         str | None, typer.Option("--configure", help="What it may declare and delete.")
     ] = None,
     write: Annotated[str, typer.Option("--write", help="What it may publish to.")] = NOTHING,
     read: Annotated[str, typer.Option("--read", help="What it may consume from.")] = NOTHING,
-    vhost: Vhost = "/",
     exchange: Exchange = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Say what a user may do in a virtual host: regular expressions, each for names of queues and
     exchanges. What is left away matches nothing.
@@ -237,34 +210,30 @@ def permission_set(
     patterns = {"write": write, "read": read}
     if exchange is None:
         patterns = {"configure": NOTHING if configure is None else configure, **patterns}
-        where = f"vhost {vhost}"
-        setting = with_api(
-            url,
-            lambda api: api.put("permissions", vhost, user, body=patterns),
-            timeout=timeout,
-            missing=_no_place(user, vhost),
+        where = f"vhost {cluster.vhost}"
+        setting = cluster.api(
+            lambda api: api.put("permissions", cluster.vhost, user, body=patterns),
+            missing=_no_place(user, cluster.vhost),
         )
     else:
         if configure is not None:
             raise CommandError("a topic permission is about --write and --read only", 2)
-        where = f"keys of exchange {shown_exchange(exchange)} in vhost {vhost}"
-        setting = with_api(
-            url,
+        where = f"keys of exchange {shown_exchange(exchange)} in vhost {cluster.vhost}"
+        setting = cluster.api(
             lambda api: api.put(
                 "topic-permissions",
-                vhost,
+                cluster.vhost,
                 user,
                 body={"exchange": exchange_word(exchange), **patterns},
             ),
-            timeout=timeout,
-            missing=_no_place(user, vhost),
+            missing=_no_place(user, cluster.vhost),
         )
     words = f"user {user}, {where}: " + ", ".join(
         f"{name} nothing" if pattern == NOTHING else f"{name} '{pattern}'"
         for name, pattern in patterns.items()
     )
-    facts: dict[str, Any] = {"user": user, "vhost": vhost, **patterns, "created": setting}
-    return done(as_json, words, **facts, **({} if exchange is None else {"exchange": exchange}))
+    facts: dict[str, Any] = {"user": user, "vhost": cluster.vhost, **patterns, "created": setting}
+    return cluster.done(words, **facts, **({} if exchange is None else {"exchange": exchange}))
 
 
 def _no_place(user: str, vhost: str) -> str:
@@ -275,24 +244,17 @@ def _no_place(user: str, vhost: str) -> str:
 
 
 @permission_app.command("clear")
-def permission_clear(
-    user: Name,
-    vhost: Vhost = "/",
-    exchange: Exchange = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def permission_clear(cluster: InVhost, user: Name, exchange: Exchange = None) -> int:
     """Take the permissions of a user in a virtual host away, or those on the keys of an
     exchange.
     """
-    path = ("permissions", vhost, user)
+    path = ("permissions", cluster.vhost, user)
     if exchange is not None:
-        path = ("topic-permissions", vhost, user, exchange_word(exchange))
-    with_api(
-        url,
+        path = ("topic-permissions", cluster.vhost, user, exchange_word(exchange))
+    cluster.api(
         lambda api: api.delete(*path),
-        timeout=timeout,
         missing=f"user {user!r} has none there\n  next: `quorate permission list`",
     )
-    return done(as_json, f"user {user}: permissions cleared", user=user, vhost=vhost, cleared=True)
+    return cluster.done(
+        f"user {user}: permissions cleared", user=user, vhost=cluster.vhost, cleared=True
+    )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli.api import done, with_api
+from quorate.cli.api import Cluster, Commands
 from quorate.cli.asking import Yes, agree, counted
-from quorate.cli.output import CommandError, Json, Timeout, Url
+from quorate.cli.output import CommandError
 from quorate.cli.queues import argument
 from quorate.cli.tables import pairs, show_rows
 from quorate.errors import Refused
@@ -16,7 +16,7 @@ from quorate.errors import Refused
 if TYPE_CHECKING:
     from quorate.management import Management
 
-vhost_app = typer.Typer(no_args_is_help=True)
+vhost_app = Commands()
 
 #: Of a virtual host, in the management API.
 PROTECTED = "protected_from_deletion"
@@ -30,7 +30,7 @@ def _missing(vhost: str) -> str:
 
 
 @vhost_app.command("list")
-def vhost_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) -> None:
+def vhost_list(cluster: Cluster) -> None:
     """Virtual hosts that you may see, with what is in their queues."""
 
     async def found(api: Management) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def vhost_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) 
         return [{**row, "limits": limits.get(row["name"], {})} for row in await api.all("vhosts")]
 
     show_rows(
-        with_api(url, found, timeout=timeout),
+        cluster.api(found),
         {
             "vhost": lambda row: row["name"],
             "description": lambda row: row["description"],
@@ -48,19 +48,17 @@ def vhost_list(url: Url = None, as_json: Json = False, timeout: Timeout = 30.0) 
             "unsettled": lambda row: row["messages_unacknowledged"],
             "limits": lambda row: row["limits"],
         },
-        as_json=as_json,
+        as_json=cluster.as_json,
         none="there is no virtual host that you may see",
     )
 
 
 @vhost_app.command("add")
 def vhost_add(
+    cluster: Cluster,
     vhost: Name,
     description: Annotated[str | None, typer.Option("--description", help="For people.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="For people; repeatable.")] = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Make a virtual host. Who makes it may use all of it."""
     body: dict[str, Any] = {}
@@ -68,33 +66,27 @@ def vhost_add(
         body["description"] = description
     if tags:
         body["tags"] = tags
-    created = with_api(url, lambda api: api.put("vhosts", vhost, body=body), timeout=timeout)
+    created = cluster.api(lambda api: api.put("vhosts", vhost, body=body))
     words = f"vhost {vhost}: " + (
         f"made; `quorate permission set USER --vhost {vhost} ...` lets others in"
         if created
         else "exists already"
     )
-    return done(as_json, words, vhost=vhost, created=created)
+    return cluster.done(words, vhost=vhost, created=created)
 
 
 @vhost_app.command("delete")
-def vhost_delete(
-    vhost: Name,
-    yes: Yes = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
-) -> int:
+def vhost_delete(cluster: Cluster, vhost: Name, yes: Yes = False) -> int:
     """Delete a virtual host and all that is in it: queues with their messages, exchanges, bindings,
     policies and permissions. It asks first.
     """
     if not yes:
-        agree(f"delete vhost {vhost}", _lost(vhost, url, timeout), yes=yes)
-    with_api(url, lambda api: api.delete("vhosts", vhost), timeout=timeout, missing=_missing(vhost))
-    return done(as_json, f"vhost {vhost}: deleted", vhost=vhost, deleted=True)
+        agree(f"delete vhost {vhost}", _lost(cluster, vhost), yes=yes)
+    cluster.api(lambda api: api.delete("vhosts", vhost), missing=_missing(vhost))
+    return cluster.done(f"vhost {vhost}: deleted", vhost=vhost, deleted=True)
 
 
-def _lost(vhost: str, url: str | None, timeout: float) -> str:
+def _lost(cluster: Cluster, vhost: str) -> str:
     async def found(api: Management) -> tuple[int, int]:
         row = await api.get("vhosts", vhost)
         if row.get(PROTECTED):
@@ -105,17 +97,15 @@ def _lost(vhost: str, url: str | None, timeout: float) -> str:
         queues = await api.all("queues", vhost, columns="name")
         return len(queues), int(row.get("messages") or 0)
 
-    queues, messages = with_api(url, found, timeout=timeout, missing=_missing(vhost))
+    queues, messages = cluster.api(found, missing=_missing(vhost))
     return f"{counted(queues, 'queue')} and {counted(messages, 'message')} would be lost"
 
 
 @vhost_app.command("protect")
 def vhost_protect(
+    cluster: Cluster,
     vhost: Name,
     undo: Annotated[bool, typer.Option("--undo", help="It may be deleted again.")] = False,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Keep a virtual host from being deleted, by whatever tool, until `--undo`."""
     path = ("vhosts", vhost, "deletion", "protection")
@@ -126,13 +116,14 @@ def vhost_protect(
         else:
             await api.post(*path, body={})
 
-    with_api(url, change, timeout=timeout, missing=_missing(vhost))
+    cluster.api(change, missing=_missing(vhost))
     words = "may be deleted" if undo else "is protected from deletion"
-    return done(as_json, f"vhost {vhost}: {words}", vhost=vhost, protected=not undo)
+    return cluster.done(f"vhost {vhost}: {words}", vhost=vhost, protected=not undo)
 
 
 @vhost_app.command("limits")
 def vhost_limits(
+    cluster: Cluster,
     vhost: Name,
     limits: Annotated[
         list[str] | None,
@@ -141,9 +132,6 @@ def vhost_limits(
             help="max-queues=100 or max-connections=50; -1 takes a limit away.",
         ),
     ] = None,
-    url: Url = None,
-    as_json: Json = False,
-    timeout: Timeout = 30.0,
 ) -> int:
     """Show the limits of a virtual host, or set some."""
     wanted = dict(map(argument, limits or []))
@@ -162,9 +150,9 @@ def vhost_limits(
         rows: list[dict[str, Any]] = await api.get("vhost-limits", vhost)
         return rows[0]["value"] if rows else {}
 
-    now = with_api(url, change, timeout=timeout, missing=_missing(vhost))
-    return done(
-        as_json, f"vhost {vhost}: {pairs(now) if now else 'no limits'}", vhost=vhost, limits=now
+    now = cluster.api(change, missing=_missing(vhost))
+    return cluster.done(
+        f"vhost {vhost}: {pairs(now) if now else 'no limits'}", vhost=vhost, limits=now
     )
 
 

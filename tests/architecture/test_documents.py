@@ -15,7 +15,7 @@ from tests.acceptance.jetstream.differences import DESIGN_DIFFERENCES as NATS_DI
 from tests.acceptance.semantics.differences import DESIGN_DIFFERENCES
 from tests.architecture.sources import ROOT, documents, make_targets, modules
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)[^\n`]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 

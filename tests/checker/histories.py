@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.history import History, OpType
+from chaos.history import History, Op, OpType
 
 
 class Told(History):
@@ -65,3 +65,9 @@ class Told(History):
 
     def drain(self, queue: str = "q") -> None:
         self.saw("harness", "drain", {"queue": queue})
+
+    def drained(self) -> list[Op]:
+        """All of it, at the end of which the queues `a` and `b` were emptied."""
+        self.drain("a")
+        self.drain("b")
+        return self.ops

@@ -14,12 +14,6 @@ def moved(told: Told, before: str, after: str, ended: OpType = "ok") -> None:
     told.end(told.invoke("t", "transaction", value), ended)
 
 
-def drained(told: Told) -> Told:
-    told.drain("a")
-    told.drain("b")
-    return told
-
-
 def test_each_message_that_arrives_once_is_valid() -> None:
     told = Told()
     told.publish(0, queue="a")
@@ -27,7 +21,7 @@ def test_each_message_that_arrives_once_is_valid() -> None:
     moved(told, "p:0", "t:1")
     told.deliver("t:1", token=1, queue="b")
 
-    verdict = check(drained(told).ops)
+    verdict = check(told.drained())
 
     assert verdict.valid is True
     assert verdict.counts["transactions"] == 2
@@ -49,4 +43,4 @@ def test_a_message_that_was_settled_and_not_published_is_lost() -> None:
     moved(told, "p:0", "t:0", "unknown")
 
     assert check(told.ops).valid == "unknown"
-    assert check(drained(told).ops).counts["lost on its way"] == 1
+    assert check(told.drained()).counts["lost on its way"] == 1

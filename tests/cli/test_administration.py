@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,40 +12,25 @@ from typing import Any
 import pika
 import pika.exceptions
 import pytest
-import structlog
 
 import quorate
 from quorate.cli import run
 from quorate.cli.tables import folded_columns, printable
 from quorate.management import PAGE_SIZE
+from tests.cli.at_node import Output, one_node, only_at, rows_of
 from tests.node.nodes import Nodes, free_ports
-from tests.testkit.threads import in_a_thread
-
-Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def quiet() -> Iterator[None]:
-    """What a node in this process logs must not stand between what a command says."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture(scope="module")
-def nodes(quiet: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """On a loop of its own, since a command runs its own loop too."""
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     [port] = free_ports(1)
-    nodes = Nodes(tmp_path_factory.mktemp("node"), amqp=f"127.0.0.1:{port}")
-    with in_a_thread(nodes):
+    with one_node(tmp_path_factory.mktemp("node"), amqp=f"127.0.0.1:{port}") as nodes:
         yield nodes
 
 
 @pytest.fixture(autouse=True)
 def here(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORATE_URL", nodes.url("n1"))
-    for name in ("QUORATE_USER", "QUORATE_PASSWORD", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
+    only_at(nodes, monkeypatch)
 
 
 @pytest.fixture
@@ -54,12 +38,6 @@ def amqp(nodes: Nodes) -> Iterator[pika.BlockingConnection]:
     host, _, port = str(nodes.one.settings.amqp).rpartition(":")
     with pika.BlockingConnection(pika.ConnectionParameters(host, int(port))) as connection:
         yield connection
-
-
-def rows_of(capsys: Output, *command: str) -> list[dict[str, Any]]:
-    capsys.readouterr()
-    assert run([*command, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def connections(capsys: Output, *, native: bool) -> list[dict[str, Any]]:
@@ -555,6 +533,10 @@ def test_who_may_not_is_told_who_may(capsys: Output, monkeypatch: pytest.MonkeyP
         words = capsys.readouterr().err
         assert "not_authorised" in words
         assert "--user" in words
+    assert run([*dan, "doctor"]) == 0
+    words = capsys.readouterr().out
+    assert "nodes, groups and links need the tag monitoring" in words
+    assert "0 nodes" not in words
     assert run([*as_user(monkeypatch, "dan", "wrong"), "exchange", "list"]) == 1
     assert "login_refused" in capsys.readouterr().err
 

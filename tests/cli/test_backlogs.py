@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 import quorate
 from quorate.cli import run
 from quorate.cli.relief import Held, Levels, Phase, next_phase
+from tests.cli.at_node import Output, one_node, only_at
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes
-from tests.testkit.threads import in_a_thread
 from tests.testkit.waiting import wait_until
-
-Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """What the node logs must not stand between what a command says."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
-    nodes = Nodes(tmp_path_factory.mktemp("node"))
-    with in_a_thread(nodes):
+    with one_node(tmp_path_factory.mktemp("node")) as nodes:
         yield nodes
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
 def here(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORATE_URL", nodes.url("n1"))
-    for name in ("QUORATE_USER", "QUORATE_PASSWORD", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
+    only_at(nodes, monkeypatch)
 
 
 def told(capsys: Output, *command: str, status: int = 0) -> Any:
@@ -78,7 +68,7 @@ def test_why(nodes: Nodes, capsys: Output):
     api = made(nodes, "why")
     publish(api, "why", "m")
     words = said(capsys, "queue", "why", "why", status=1)
-    assert "no_consumer: 1 messages are ready, and nobody is subscribed" in words
+    assert "no_consumer: 1 message is ready, and nobody is subscribed" in words
     assert "next: start a consumer" in words
     assert [each["code"] for each in told(capsys, "queue", "why", "why", status=1)["findings"]] == [
         "no_consumer"
@@ -119,7 +109,7 @@ def test_move_by_count_and_filter_and_dry_run(nodes: Nodes, capsys: Output):
     assert bodies(api, "to") == ["0", "1", "2", "3", "4", "5", "10", "11"]
     assert "not NAME=VALUE" in said(capsys, "queue", "move", "from", "to", "--where", "x", status=2)
     publish(api, "from", "left")
-    assert "no queue from or none" in said(capsys, "queue", "move", "from", "none", status=1)
+    assert "no queue none" in said(capsys, "queue", "move", "from", "none", status=1)
     assert bodies(api, "from") == ["left"]
 
 
@@ -164,6 +154,23 @@ def test_dead_letters_are_replayed(nodes: Nodes, capsys: Output):
     assert bodies(api, "worked") == ["m"]
 
 
+def test_a_target_that_is_not_there_is_named_before_there_is_anything_to_move(
+    nodes: Nodes, capsys: Output
+):
+    api = made(nodes, "empty", "there")
+    for command in ("move", "copy", "drain-to"):
+        words = said(capsys, "queue", command, "empty", "nowhere", status=1)
+        assert "there is no queue nowhere" in words
+        assert "quorate queue declare nowhere" in words
+        assert "its own messages" in said(capsys, "queue", command, "empty", "empty", status=2)
+        assert "there is no queue none:" in said(
+            capsys, "queue", command, "none", "there", status=1
+        )
+
+    body = {"to": "there", "positions": [[1, 1]], "operation": "o"}
+    assert asyncio.run(api.ask("POST", "queues/%2F/there/copy", body)).status == 400
+
+
 def test_delayed_messages_are_listed_cancelled_and_retimed(nodes: Nodes, capsys: Output):
     api = made(nodes, "later")
     publish(api, "later", "a", "b", headers={"x-delay": 3_600_000})
@@ -178,6 +185,107 @@ def test_delayed_messages_are_listed_cancelled_and_retimed(nodes: Nodes, capsys:
     words = said(capsys, "queue", "delayed", "retime", "later", b["id"], "--in", "0")
     assert "1 of 1 messages ready in 0" in words
     wait_until(lambda: bodies(api, "later") == ["b"])
+    for command in (
+        ["cancel", "none", "1"],
+        ["fetch", "none", "1"],
+        ["retime", "none", "1", "--in", "0"],
+    ):
+        assert "there is no queue none" in said(capsys, "queue", "delayed", *command, status=1)
+    words = said(capsys, "queue", "delayed", "retime", "later", "1", "--in", "soon", status=2)
+    assert "--in soon: not a time" in words
+
+
+def test_deferred_messages_are_told_apart_and_fetched_by_id(nodes: Nodes, capsys: Output):
+    api = made(nodes, "aside")
+    publish(api, "aside", "a", "b", "c")
+    with quorate.connect_sync(nodes.one.http_address) as client:
+        for delivery in client.get("aside", 2):
+            delivery.defer(wait=True)
+        [c] = client.get("aside")
+        c.defer(9_000_000, wait=True)  # 2.5 h
+    capsys.readouterr()
+    assert run(["queue", "delayed", "list", "aside"]) == 0
+    words = capsys.readouterr().out
+    assert words.count("deferred") == 2
+    assert "2 h" in words
+    assert run(["queue", "delayed", "list", "aside", "--json"]) == 0
+    a, b, c = map(json.loads, capsys.readouterr().out.splitlines())
+    fetch = ["queue", "delayed", "fetch", "aside"]
+    assert run([*fetch, a["id"], "--keep"]) == 0
+    assert capsys.readouterr().out == "a\n"
+    wait_until(lambda: bodies(api, "aside") == ["a"])
+    assert run([*fetch, b["id"], str(c["position"]), "99"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "b\nc\n"
+    assert "2 of 3 messages fetched; not deferred or delayed: 99" in told.err
+    assert "no message is delayed" in said(capsys, "queue", "delayed", "list", "aside")
+
+
+def test_a_queue_is_split_and_joined_with_all_that_waits(nodes: Nodes, capsys: Output):
+    api = made(nodes, "hot")
+    publish(api, "hot", *[f"{number}" for number in range(20)])
+    found = told(capsys, "queue", "split", "hot", "--shards", "2")
+    assert (found["shards"], found["done"]) == (["hot.1", "hot.2"], 20)
+    publish(api, "hot", *[f"{number}" for number in range(20, 40)])
+    words = said(capsys, "queue", "split", "hot", "--shards", "2")
+    assert "split over hot.1, hot.2; 0 messages that waited were moved" in words
+    assert "`quorate queue join hot` first" in said(
+        capsys, "queue", "split", "hot", "--shards", "3", status=1
+    )
+    capsys.readouterr()
+    assert run(["queue", "list"]) == 0
+    assert "hot (2 shards)" in capsys.readouterr().out
+    assert run(["publish", "hot", "of a native client"]) == 0
+    assert run(["queue", "why", "hot"]) == 1
+    why = capsys.readouterr().err
+    assert "queue hot.1: no_consumer" in why
+    assert "`quorate consume hot` is one" in why
+    assert run(["consume", "hot", "--count", "3", "--keep"]) == 0  # of the queue or of its shards
+    assert told(capsys, "queue", "split", "hot", "--shards", "2")["done"] == 1
+    words = said(capsys, "queue", "delete", "hot", "--yes", status=1)
+    assert "join it first" in words
+    assert "--if-unused" not in words
+    words = said(capsys, "queue", "split", "hot.1", status=1)
+    assert "queue 'hot.1' in vhost '/' is a shard of 'hot'" in words
+    found = told(capsys, "queue", "join", "hot")
+    assert (found["done"], found["removed"]) == (41, ["hot.1", "hot.2"])
+    assert told(capsys, "queue", "join", "hot")["done"] == 0
+    held = bodies(api, "hot")
+    held.remove("of a native client")
+    assert sorted(held, key=int) == [f"{number}" for number in range(40)]
+    assert "queue hot: deleted" in said(capsys, "queue", "delete", "hot", "--yes")
+
+
+def test_a_split_that_is_refused_makes_no_shard(nodes: Nodes, capsys: Output):
+    made(nodes, "warm", "warm.2")
+    words = said(capsys, "queue", "split", "warm", status=1)
+    assert "another queue has that name" in words
+    assert run(["queue", "list", "--json"]) == 0
+    assert '"warm.1"' not in capsys.readouterr().out
+
+
+def test_commands_that_are_advised_name_the_virtual_host(nodes: Nodes, capsys: Output):
+    everything = ("--configure", ".*", "--write", ".*", "--read", ".*")
+    for command in (
+        ("vhost", "add", "shop"),
+        ("permission", "set", "guest", "--vhost", "shop", *everything),
+        ("queue", "declare", "a b", "--vhost", "shop"),
+        ("publish", "a b", "--vhost", "shop", "--count", "1"),
+    ):
+        assert run([*command]) == 0
+    words = said(capsys, "queue", "why", "a b", "--vhost", "shop", status=1)
+    assert "`quorate consume 'a b' --vhost shop`" in words
+    assert "`quorate queue move 'a b' --vhost shop TARGET`" in words
+
+
+def test_consumers_are_given_longer(nodes: Nodes, capsys: Output):
+    api = made(nodes, "slow")
+    publish(api, "slow", "a", "b")
+    words = said(capsys, "queue", "extend", "slow", "--by", "30m")
+    assert "consumers have 30m from now for 0 messages" in words
+    assert "consumers have any time for" in said(capsys, "queue", "extend", "slow", "--by", "0")
+    words = said(capsys, "queue", "extend", "slow", "--by", "long", status=2)
+    assert "--by long: not a time" in words
 
 
 LEVELS = Levels.of(20_000, 10_000)  # stop below 1,000 and 500; back below 100 and 50

@@ -238,7 +238,7 @@ def test_an_error_is_a_line_with_the_next_step(
 def test_a_port_of_another_protocol_is_told_in_words(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, greeting: bytes, words: str, command: str
 ):
-    monkeypatch.setattr("quorate.cli.queues.REACH_S_MAX", 1.0)
+    monkeypatch.setattr("quorate.cli.api.REACH_S_MAX", 1.0)
     with listening(greeting) as address:
         assert run([*command.split(), "--url", address, "--timeout", "1"]) == 4
 
@@ -319,7 +319,7 @@ def test_a_shell_completes_commands(shell: str, tmp_path: Path):
 def test_nobody_there_is_said_with_what_to_do(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("quorate.cli.queues.REACH_S_MAX", 1.0)
+    monkeypatch.setattr("quorate.cli.api.REACH_S_MAX", 1.0)
     monkeypatch.delenv("QUORATE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -385,20 +385,50 @@ def test_an_alarm_is_red_in_lists(capsys: Output, monkeypatch: pytest.MonkeyPatc
     assert not any("\x1b[31m" in line and "two" in line for line in lines)
 
 
-def test_help_is_quick_to_load():
-    """What only a node, a consumer or a post-mortem needs is not imported for it."""
-    heavy = "aiohttp asyncio pyspark node cluster uvloop"
+#: What only a node, a client or a post-mortem needs, and what help does not show.
+HEAVY = (
+    *("node", "cluster", "pysyncobj", "cbor2", "pydantic", "uvloop", "pyspark"),
+    *(
+        "aiohttp",
+        "asyncio",
+        "ssl",
+        "http",
+        "email",
+        "markdown_it",
+        "pygments.lexers",
+        "rich.traceback",
+    ),
+    *(
+        "quorate.client",
+        "quorate.cli.queues",
+        "quorate.cli.node_commands",
+        "quorate.cli.moves",
+    ),
+)
+
+
+def test_help_loads_nothing_that_it_does_not_show():
     code = (
-        "import sys; from quorate.cli.app import app;"
-        f"print([name for name in {heavy.split()!r} if name in sys.modules])"
+        "import sys; from quorate.cli import run; run(['--help']);"
+        f"print('loaded:', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
 
-    assert "pyspark" not in out
-    assert "'node'" not in out
-    assert "'cluster'" not in out
+    assert "Running a cluster" in out
+    assert out.splitlines()[-1] == "loaded:"
+
+
+def test_what_help_leaves_out_can_be_imported_after_it():
+    code = (
+        "from quorate.cli import run; run(['--help']);"
+        "from rich.markdown import Markdown; from rich.traceback import Traceback;"
+        "print(Markdown('*a*').markup, Traceback.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[-1] == "*a* Traceback"
 
 
 def test_a_log_is_found_under_a_nodes_folder(tmp_path: Path):

@@ -170,7 +170,7 @@ def test_each_event_in_words(event: dict[str, Any], words: str):
 
 
 def told(now: dict[str, Any], **read: Any) -> dict[str, Any]:
-    about = {
+    about: dict[str, Any] = {
         "node": "n1",
         "from": 1,
         "to": 9,

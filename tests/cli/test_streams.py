@@ -4,49 +4,32 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import nats
 import pytest
-import structlog
 from nats.js.client import JetStreamContext
 
 from quorate.cli import run
+from tests.cli.at_node import Output, one_node, only_at, rows_of
 from tests.node.nodes import Nodes
-from tests.testkit.threads import in_a_thread
 from tests.testkit.waiting import WAIT_S, wait_until
-
-Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """What the node logs must not stand between what a command says."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
-    nodes = Nodes(tmp_path_factory.mktemp("node"), nats="127.0.0.1:0")
-    with in_a_thread(nodes):
+    with one_node(tmp_path_factory.mktemp("node"), nats="127.0.0.1:0") as nodes:
         yield nodes
-    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
 def here(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Iterator[None]:
     """Every test begins and ends without streams."""
-    monkeypatch.setenv("QUORATE_URL", nodes.url("n1"))
-    for name in ("QUORATE_USER", "QUORATE_PASSWORD", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
+    only_at(nodes, monkeypatch)
     yield
     for row in rows_of(capsys, "stream", "list"):
         assert run(["stream", "delete", row["name"], "--vhost", row["vhost"], "--yes"]) == 0
-
-
-def rows_of(capsys: Output, *command: str) -> list[dict[str, Any]]:
-    capsys.readouterr()
-    assert run([*command, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def lines_of(capsys: Output, *command: str) -> list[list[str]]:

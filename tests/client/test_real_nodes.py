@@ -96,6 +96,56 @@ async def test_an_exclusive_consumer_keeps_others_out_until_it_leaves(one: Nodes
             assert refused.value.code == "exclusive_use"
 
 
+async def test_a_deferred_message_waits_until_it_is_fetched_whatever_the_leader(three: Nodes):
+    async with quorate.connect(three.url("n1")) as client:
+        await client.publish_many("orders", [b"a", b"b", b"c"])
+        async with client.consume("orders") as consumer:
+            a, b, c = await take(consumer, 3)
+            await a.defer(wait=True)
+            await b.defer(wait=True)
+            await c.settle(wait=True)
+        assert await client.get("orders") == []
+        info = three.one.broker.locate("/", "orders")
+        assert info is not None
+        await three.led_by("n2", info.group)
+
+        (fetched,) = await client.fetch("orders", a.position)
+        assert (fetched.body, fetched.redelivered, fetched.delivery_count) == (b"a", True, 0)
+        assert await client.fetch("orders", [a.position, 77]) == []
+        await fetched.settle()
+        assert await client.retime("orders", b.position, in_ms=3_600_000) == 1
+        assert await client.retime("orders", [a.position, b.position], in_ms=0) == 1
+        for wrong in (-1, 10**20):
+            with pytest.raises(ValueError, match="milliseconds"):
+                await client.retime("orders", b.position, in_ms=wrong)
+            with pytest.raises(ValueError, match="no position"):
+                await client.fetch("orders", wrong)
+        (ready,) = await client.get("orders")
+        assert ready.position == b.position
+        with pytest.raises(quorate.Refused) as caught:
+            await client.withdraw("orders", b.position)
+        assert (caught.value.code, caught.value.detail) == ("unknown_delivery", b.position)
+        await ready.defer(3_600_000)
+        assert await client.withdraw("orders", b.position) == 1
+        assert (await client.info("orders"))["messages"] == 0
+        with pytest.raises(ValueError, match="one of"):
+            await client.retime("orders", 1)
+
+
+async def test_many_leases_are_extended_at_once(one: Nodes):
+    await one.declare("orders")
+    async with quorate.connect(one.url("n1")) as client:
+        await client.publish_many("orders", [b"%d" % each for each in range(50)])
+        async with client.consume_batches("orders", timeout_ms=60_000) as consumer:
+            batch = await anext(consumer)
+            before = await client.peek("orders", count=50, state="unsettled")
+            await batch.extend(3_600_000, wait=True)
+            after = await client.peek("orders", count=50, state="unsettled")
+    assert len(before) == len(after) == 50
+    longer = [new["due_ms"] - old["due_ms"] for old, new in zip(before, after, strict=True)]
+    assert min(longer) >= 3_600_000 - 60_000
+
+
 async def test_plain_calls_do_what_the_asyncio_client_does(one: Nodes):
     def program(url: str) -> None:
         with quorate.connect_sync(url) as client:

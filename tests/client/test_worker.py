@@ -156,3 +156,66 @@ async def test_a_queue_that_is_deleted_ends_it(client: quorate.Client):
 )
 def test_it_waits_longer_each_time(failures: int, waits: int | None):
     assert Retrying(5, 100, 500).after(failures) == waits
+
+
+async def test_handlers_begin_in_the_order_of_deliveries_and_one_at_a_time_if_told(
+    client: quorate.Client,
+):
+    """A38: whatever the concurrency is."""
+    for concurrency in (1, 4):
+        await client.publish_many("jobs", [b"%d" % number for number in range(20)])
+        begun: list[bytes] = []
+        stop = asyncio.Event()
+        at_work = most = 0
+
+        async def handler(delivery: quorate.Delivery) -> None:
+            nonlocal at_work, most
+            begun.append(delivery.body)  # noqa: B023 -- called before the next round
+            at_work += 1
+            most = max(most, at_work)
+            await asyncio.sleep(0)
+            at_work -= 1
+            if len(begun) == 20:  # noqa: B023
+                stop.set()  # noqa: B023
+
+        async with asyncio.timeout(60):
+            await client.work("jobs", handler, concurrency=concurrency, stop=stop)
+        assert begun == [b"%d" % number for number in range(20)]
+        assert most <= concurrency
+
+
+async def test_who_cannot_work_gives_back_and_is_seen_to_be_gone(client: quorate.Client):
+    """A37."""
+    await client.publish_many("jobs", [b"1", b"2"])
+
+    async def handler(delivery: quorate.Delivery) -> None:
+        raise quorate.CannotWork("the database is gone")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(quorate.CannotWork, match="database is gone"):
+            await client.work("jobs", handler)
+
+        async def given_back() -> bool:
+            return await counts(client, "jobs") == (2, 0)
+
+        await until(given_back)
+    assert (await client.info("jobs"))["consumers"] == []
+    (first, _) = await client.get("jobs", 2)
+    assert first.delivery_count == 0
+
+
+async def test_failures_in_a_row_end_it_and_a_success_in_between_does_not(client: quorate.Client):
+    bodies = [b"bad", b"good", b"bad", b"bad", b"good"]
+    await client.publish_many("jobs", bodies)
+
+    async def handler(delivery: quorate.Delivery) -> None:
+        if delivery.body == b"bad":
+            raise ValueError(delivery.position)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ExceptionGroup, match="2 handlers in a row failed") as failed:
+            await client.work(
+                "jobs", handler, concurrency=1, retry_ms=3_600_000, retry_ms_max=3_600_000,
+                failures_max=2,
+            )  # fmt: skip
+    assert [error.args for error in failed.value.exceptions] == [(3,), (4,)]

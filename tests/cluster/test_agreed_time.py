@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -179,6 +180,16 @@ def test_after_a_start_a_clock_against_the_majority_stamps_nothing_until_that_st
     node.goes_on(CONFIRM_MS + 1_000)
     assert node.off_ms == 0
     assert not node.time.in_doubt
+
+
+async def test_who_counts_from_now_waits_until_it_is_known_what_time_it_is() -> None:
+    node = Node(0, 0)
+    node.jump(8 * DAY_MS)
+    settled = asyncio.ensure_future(node.time.settled())
+    await asyncio.sleep(0)
+    assert not settled.done()
+    node.goes_on(CONFIRM_MS + 1_000)
+    assert await settled == node.true_ms
 
 
 def test_after_a_start_a_majority_with_the_own_clock_in_it_is_believed_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from cluster.catalog.catalog_read_index import CATALOG_WAIT_S_MAX
 from cluster.machine.commands import DeclareExchange, ForgetVolatile
 from cluster.seams import Down
-from cluster.types import NodeId
+from cluster.types import CATALOG_GROUP, NodeId
 from tests.cluster.world import MakeWorld, World
 
 pytestmark = pytest.mark.virtual_time
@@ -97,7 +97,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(world: Wo
 
 
 async def test_a_node_whose_link_is_full_is_asked_when_there_is_room(world: World) -> None:
-    leader = world[world.leading()]
+    leader = world[world.leading() or ""]
     name = next(name for name in world.names if name != leader.node)
     full = world.links[leader.node].full
     full.add(NodeId(name))
@@ -125,10 +125,14 @@ def part(world: World, few: Sequence[str], many: Sequence[str]) -> None:
 
 
 async def led_by_the_first_of_five(make_world: MakeWorld) -> World:
-    world = make_world(5)
+    return await led_by_the_first(make_world, 5)
+
+
+async def led_by_the_first(make_world: MakeWorld, count: int) -> World:
+    world = make_world(count)
     await world.born()
     assert (await world.any.change(exchange("old"))).kind == "ok"
-    world[world.leading()].catalog.transfer(NodeId("n1"))
+    world[world.leading() or ""].catalog.transfer(NodeId("n1"))
     await world.until(lambda: world.leading() == "n1")
     await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
     await world["n1"].names.barrier()
@@ -152,17 +156,19 @@ async def test_who_is_cut_off_routes_by_its_copy_no_more_when_a_change_is_answer
     await world.until(lambda: all(seen(world, "new")))
 
 
+@pytest.mark.parametrize("asked", MANY)
 async def test_who_follows_the_leader_of_before_is_waited_for_though_its_link_was_lost_long_ago(
-    make_world: MakeWorld,
+    make_world: MakeWorld, asked: str
 ) -> None:
+    """By the next leader, and by those that follow it."""
     world = await led_by_the_first_of_five(make_world)
     few = ("n1", "n2")
-    part(world, few, ["n3"])
+    part(world, few, [asked])
     await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
     assert not any(world[name].names.cut_off for name in few)
 
-    part(world, few, ["n4", "n5"])
-    assert (await world["n3"].change(exchange("new"))).kind == "ok"
+    part(world, few, [name for name in MANY if name != asked])
+    assert (await world[asked].change(exchange("new"))).kind == "ok"
     assert all(world[name].names.cut_off for name in few)
 
 
@@ -201,7 +207,7 @@ async def test_a_node_that_is_back_while_others_are_asked_is_asked_too(
     await asyncio.sleep(0.2)
     world.heal()
     await asyncio.sleep(0.2)
-    world.links["n4"].drop = lambda *_: False
+    world.links["n4"].drop = lambda _peer, _message: False
     asker = world["n3"].catalog_read_index
     asker.on_message(NodeId("n4"), [-1, "applied", world["n4"].catalog.applied_index])
     await asyncio.sleep(0.1)
@@ -209,6 +215,64 @@ async def test_a_node_that_is_back_while_others_are_asked_is_asked_too(
     asker.on_message(NodeId("n5"), [-1, "applied", world["n5"].catalog.applied_index])
     await asyncio.sleep(0.1)
     assert changing.done()
+
+
+# --- nodes that have no link with who is asked, though the leader has
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_node_that_follows_the_leader_is_waited_for_though_there_is_no_link_with_it(
+    make_world: MakeWorld, restarted: bool
+) -> None:
+    """Chaos seed 511093: just started, one answered a bind before it had met all others."""
+    world = await led_by_the_first(make_world, 3)
+    world.cut.add(frozenset(("n2", "n3")))
+    if restarted:
+        world.kill("n3")
+        await world.start("n3")
+        await world["n3"].names.barrier()
+    else:
+        world.break_link("n2", "n3", Down.CLOSED)
+        await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
+    assert not world["n2"].names.cut_off
+    world.links["n1"].drop = lambda peer, message: peer == "n2" and message[0] == CATALOG_GROUP
+
+    changing = asyncio.create_task(world["n3"].change(exchange("new")))
+    await world.until(lambda: seen(world, "new").count(True) == 2)
+    await asyncio.sleep(0.3)
+    assert not world["n2"].names.cut_off
+    assert not changing.done()
+    world.links["n1"].drop = lambda _peer, _message: False
+    assert (await changing).kind == "ok"
+    assert all(seen(world, "new"))
+
+
+async def test_a_node_that_has_been_dead_for_long_holds_up_nothing(make_world: MakeWorld) -> None:
+    """Nor does one that started meanwhile wait, which never met it."""
+    world = await led_by_the_first(make_world, 3)
+    world.isolate("n2")
+    world.kill("n3")
+    await world.start("n3")
+    await world["n3"].names.barrier()
+    await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
+    for name in ("n1", "n3"):
+        before = world.loop.time()
+        assert (await world[name].change(exchange(name))).kind == "ok"
+        assert world.loop.time() - before < 0.1
+
+
+async def test_a_leader_of_an_older_release_is_waited_for_within_bounds(
+    make_world: MakeWorld,
+) -> None:
+    """It does not know what it is asked."""
+    world = await led_by_the_first(make_world, 3)
+    world.isolate("n2")
+    await asyncio.sleep(CATALOG_WAIT_S_MAX + 1)
+    world.links["n3"].drop = lambda _peer, message: message[:2] == [-1, "everywhere?"]
+    trust_s = world["n3"].catalog_read_index.trust_s
+    before = world.loop.time()
+    assert (await world["n3"].change(exchange("e"))).kind == "ok"
+    assert trust_s <= world.loop.time() - before < trust_s + 0.5
 
 
 # --- what is not durable

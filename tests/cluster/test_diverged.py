@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from cluster.groups import group as group_module
 from cluster.groups.group import Group
 from cluster.machine.commands import MoveGroup
-from cluster.raft.transport import DIGESTED
+from cluster.raft.messages import DIGESTED
 from cluster.types import NodeId
 from tests.cluster.world import MakeWorld, World
 

@@ -159,6 +159,18 @@ async def test_nobody_hands_leadership_back_to_a_node_that_is_leaving(
     assert world.leading(3) in ("n2", "n3")
 
 
+async def test_who_was_handed_a_leadership_keeps_it_for_a_while(make_world: MakeWorld) -> None:
+    """The preferred node does not take it back at once: somebody wanted it elsewhere."""
+    world = await make_world(balance_after_s=2.0, care_period_s=0.05).born()
+    await world.until(lambda: world.leading(3) == "n1")
+    await asyncio.sleep(3)
+    world.group(3).transfer(NodeId("n2"))
+    await world.until(lambda: world.leading(3) == "n2")
+    await asyncio.sleep(1)
+    assert world.leading(3) == "n2"
+    await world.until(lambda: world.leading(3) == "n1")
+
+
 async def test_nodes_that_all_stop_at_once_do_not_hand_leaderships_to_and_fro(
     make_world: MakeWorld,
 ) -> None:

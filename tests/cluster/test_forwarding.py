@@ -11,7 +11,7 @@ import pytest
 from cluster.codec.entries import encode_command, encode_reply
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Ok
-from cluster.peers import peer_rpc, retries
+from cluster.peers import forwarding, peer_rpc
 from cluster.peers.forwarding import Forwarder
 from cluster.types import GroupId, NodeId
 from tests.testkit.waiting import until
@@ -83,7 +83,7 @@ async def test_what_an_earlier_try_may_have_done_is_not_called_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The leader gets a change and is killed; nobody leads when it is asked for again."""
-    monkeypatch.setattr(retries, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.2)
     forwarder, wire = process(1)
     asked = asyncio.ensure_future(forwarder.new_retries().ask(GROUP, DeclareQueue("/", "q", {})))
     await _turns()

@@ -49,7 +49,7 @@ def ready_count(world: World, declared: Declared) -> int:
 def seen_by_all(world: World) -> list[Effect]:
     told: list[Effect] = []
     for node in world.nodes.values():
-        node.on_effects.append(lambda group, stamp, effects: told.extend(effects))
+        node.on_effects.append((None, lambda group, stamp, effects: told.extend(effects)))
     return told
 
 

@@ -141,7 +141,7 @@ class Twin:
                     del places[position]
             case "moved":
                 assert places.pop(position).place == "dead"
-            case "purged":
+            case "purged" | "withdrawn":
                 assert places.pop(position).place == "ready"
             case "deleted":
                 del places[position]
@@ -416,14 +416,14 @@ def test_a_state_that_this_release_cannot_restore_is_refused_whatever_is_in_it(d
 
 def test_histories_reach_every_kind_of_row():
     life, kinds = GroupReplay(G), Counter[str]()
-    for stamp, command in Entries(1).steps(3_000):
+    for stamp, command in Entries(2).steps(3_000):
         life.apply(stamp.index, 1, command_bytes(stamp.now_ms, command))
         kinds.update(row[6] for row in life.take_rows())
 
     assert set(kinds) == {
         *("published", "letter", "duplicate", "refused", "delivered", "got", "settled"),
-        *("returned", "died", "moved", "purged", "deleted", "active", "subscribed"),
-        *("consumer_ended", "queue_created", "queue_deleted"),
+        *("returned", "died", "moved", "purged", "withdrawn", "deleted", "active"),
+        *("subscribed", "consumer_ended", "queue_created", "queue_deleted"),
     }
 
 

@@ -28,7 +28,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.effects import ConsumerEnded, Deliver, Effect, QueueExpired
 from cluster.machine.replies import Enqueued, Got, Ok, Subscribed
-from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
+from cluster.types import TRANSIENT_GROUPS, Body, GroupId, NodeId, QueueId, SessionId
 from tests.cluster.world import enqueue
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
@@ -75,7 +75,7 @@ class Local:
         assert view is not None
         return view.ready_count
 
-    def delivered(self) -> list[tuple[bytes, Any]]:
+    def delivered(self) -> list[tuple[Body, Any]]:
         return [
             message
             for effect in self.told

@@ -40,7 +40,7 @@ class Loopback:
         for name in names:
             self.starts += 1
             clock, dice = SystemClock(), random.Random(name)
-            settings = {"cluster": "c", "secret": b"secret", **links}
+            settings: dict[str, Any] = {"cluster": "c", "secret": b"secret", **links}
             node = ClusterNode(
                 ClusterConfig(
                     name,

@@ -15,7 +15,7 @@ from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import Barrier, CreateQueue, DeclareQueue, DeleteQueue, QueueConfig
 from cluster.machine.replies import NO_QUEUE, Declared
 from cluster.members import maintenance
-from cluster.peers import retries
+from cluster.peers import forwarding
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 from tests.cluster.world import MakeWorld, World, enqueue
@@ -179,7 +179,7 @@ async def test_what_nobody_can_look_up_now_is_not_said_to_be_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it as good as removed: an exclusive queue stayed behind."""
-    monkeypatch.setattr(retries, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.5)
     leader = world.leading() or ""
     node = world.other_than(leader)
     world.isolate(node.node)

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.groups.outcome import Done, Outcome, refused
 from cluster.machine.commands import Barrier, Command
-from cluster.peers.retries import AGAIN_S, Retries
+from cluster.peers.forwarding import AGAIN_S, Retries
 from cluster.types import GroupId, NodeId
 
 pytestmark = pytest.mark.virtual_time

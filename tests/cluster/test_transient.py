@@ -36,7 +36,7 @@ async def declare(world: World, name: str, at: str, vhost: str = "/", **flags: A
 
 def effects_at(world: World, name: str) -> list[Effect]:
     told: list[Effect] = []
-    world[name].on_effects.append(lambda group, stamp, effects: told.extend(effects))
+    world[name].on_effects.append((None, lambda group, stamp, effects: told.extend(effects)))
     return told
 
 

@@ -103,7 +103,8 @@ async def test_a_newcomer_whose_folder_was_wiped_elects_nobody_who_has_not_heard
     heard = True
     world.break_link("n3", "n1", Down.SILENT)
     world.connect("n3", "n1")
-    await world.until(lambda: world["n1"].catalog_machine.node(NodeId("n3")).incarnation, 60)
+    found = world["n1"].catalog_machine.node
+    await world.until(lambda: (info := found(NodeId("n3"))) and info.incarnation, 60)
     outcome = await world["n1"].change(AddNode(NodeId("n9"), {"peer": "n9:70"}))
     assert outcome.kind == "ok", outcome
     world.kill("n1")

@@ -36,7 +36,7 @@ class MeshLinks:
         self.up: dict[str, int] = {}  # peer: number of the connection
         self.out: dict[str, list[bytes]] = {}
         self.full: set[str] = set()
-        self.drop: Callable[[str, list[Any]], bool] = lambda _peer, _message: False
+        self.drop: Callable[[NodeId, list[Any]], bool] = lambda _peer, _message: False
         self.running = False
         self.known = {n for n in world.names if n != node}
         self.on_unknown_peer: Callable[[NodeId, int], bool] = lambda _node, _incarnation: False
@@ -121,6 +121,7 @@ class World:
     def make(self, name: str, **config: Any) -> ClusterNode:
         self._starts += 1
         links = MeshLinks(self, name, self._starts)
+        given: dict[str, Any] = {"log": LogOptions(min_free_bytes=0), **self.config, **config}
         node = ClusterNode(
             ClusterConfig(
                 NodeId(name),
@@ -130,7 +131,7 @@ class World:
                 addresses={"http": f"{name}:80", "peer": self.peer(name)},
                 peers={NodeId(n): self.peer(n) for n in self.founders},
                 join=name not in self.founders,
-                **{"log": LogOptions(min_free_bytes=0), **self.config, **config},
+                **given,
             ),
             disk=self.disks[name],
             clock=FakeClock(self.loop),

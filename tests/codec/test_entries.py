@@ -179,11 +179,18 @@ SAMPLES_V5: dict[str, Any] = {
     ),
     "create_queue_slo": c.CreateQueue(1, "/", "q", c.QueueConfig(slo_oldest_age_ms=60_000)),
     "declare_queue_slo": c.DeclareQueue("/", "q", {"x-slo-oldest-age": 60_000}),
+    "create_queue_group_key": c.CreateQueue(1, "/", "q", c.QueueConfig(group_key="order")),
+    "declare_queue_group_key": c.DeclareQueue("/", "q", {"x-group-key": "order"}),
     "policy_slo": c.PutEntry(
         "policies", ["/", "p"], {"pattern": ".*", "definition": {"slo-oldest-age": 60_000}}
     ),
     "withdraw": c.Withdraw(1, ((1, 4), (7, 7))),
     "retime": c.Retime(1, ((2, 3),), 1_700_000_000_000),
+    "restore_consumer": c.RestoreConsumer(
+        1, "c", 9, (7, 8, 99), (4, 4, 98), ((5, 6, 0, 3),), ((2, 2),), ((7, 7),)
+    ),
+    "restore_ids": c.RestoreIds(1, (("id", 7, 99),), "id"),
+    "get_named": c.Get(1, "s1", 3, False, ((1, 2), (7, 7))),
     "group_held_recovered": c.GroupHeld(3, 50, ["n3"], 1, ["n1", "n2"]),
     "transaction_move": c.Transaction(
         "n1", 3, 9, 8, [c.Withdraw(1, ((1, 1),))], [(2, [c.Enqueue(4, None, 0, [b"b"])])]
@@ -390,7 +397,7 @@ def fields_of(kind: type[Any]) -> st.SearchStrategy[Any]:
 
 def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
     hint = typing.get_type_hints(kind)[name]
-    if name == "ranges":
+    if name in ("ranges", "positions"):
         return ranges
     if name in ("deliveries", "wants"):
         return deliveries
@@ -413,6 +420,14 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return fields_of(c.QueueConfig)
     if name in ("done", "again"):
         return ranges
+    if name in ("delivered", "floor"):
+        return st.tuples(numbers, numbers, numbers)
+    if name == "held":
+        return st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=2).map(tuple)
+    if name in ("picked", "exhausted"):
+        return ranges
+    if name == "ids":
+        return st.lists(st.tuples(st.text(max_size=4), numbers, numbers), max_size=2).map(tuple)
     if name == "reasons":
         return st.lists(st.tuples(numbers, st.text(max_size=4)), max_size=2).map(tuple)
     if name == "requests":

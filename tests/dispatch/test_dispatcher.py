@@ -21,7 +21,6 @@ from cluster.machine.effects import (
 )
 from cluster.machine.replies import Chunk, Enqueued, Refused
 from cluster.types import BodyRef, ConsumerKey, GroupId, QueueId, SessionId
-from node.dispatch.chunks import DeliveryProgress
 from node.dispatch.dispatch import FETCHING_MAX, Dispatcher
 from node.dispatch.outgoing import Active, Confirm, Delivery, Ended, Failure, Moved, PublishConfirms
 from node.dispatch.plan import (
@@ -39,6 +38,7 @@ from node.dispatch.plan import (
     Ticket,
     Unreadable,
 )
+from node.dispatch.progress import DeliveryProgress
 
 GROUP = GroupId(1)
 QUEUE = QueueId(7)

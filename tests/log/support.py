@@ -19,7 +19,7 @@ class World:
     def __init__(self, **options: Any) -> None:
         self.disk = MemoryDisk()
         self.clock = FakeClock(step_ns=1_000)
-        self.options = LogOptions(**options)
+        self.options = LogOptions(**{"heads_bytes_min": 0, **options})
 
     async def open(self, identity: LogIdentity = IDENTITY) -> Log:
         return await Log.open(

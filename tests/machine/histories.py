@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from cluster.machine import MACHINE_VERSION, QueueMachine
@@ -39,6 +40,7 @@ from cluster.machine.commands import (
     Pause,
     Purge,
     QueueConfig,
+    Retime,
     Return,
     SetCredit,
     Settle,
@@ -49,6 +51,7 @@ from cluster.machine.commands import (
     TransactionPart,
     UpdateQueue,
     UpgradeMachine,
+    Withdraw,
 )
 from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, PartKept, Refused
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
@@ -132,6 +135,24 @@ class History:
         elif reply.code == OUT_OF_SEQUENCE:
             self.seqnos[ref] = reply.detail
 
+    def named(self, queue: QueueId, session: SessionId, *, auto_settle: bool) -> Any:
+        """Messages that wait are fetched, retimed or withdrawn, among others that do not."""
+        draw = self.random
+        rows = self.machine.browse(queue, 1, 50)
+        some = sorted(
+            draw.sample(rows, min(len(rows), draw.choice([1, 3]))), key=attrgetter("position")
+        )
+        if draw.random() < 0.8:
+            some = [row for row in some if row.state != "unsettled"]
+        ranges = [(row.position, row.position) for row in some]
+        return draw.choice(
+            [
+                Get(queue, session, 1, auto_settle, ranges),
+                Retime(queue, ranges, self.now_ms + draw.choice([-50, 20, 200])),
+                Withdraw(queue, ranges),
+            ]
+        )
+
     def command(self) -> Any:
         draw = self.random
         queue = QueueId(draw.randint(1, 7))
@@ -157,7 +178,10 @@ class History:
         if roll < 0.71:
             return OpenSession(session, node, incarnation, draw.choice([0, 50, 300]))
         if roll < 0.75:
-            return Get(queue, session, draw.choice([1, 5]), draw.random() < 0.3)
+            auto = draw.random() < 0.3
+            if self.machine.version >= 5 and draw.random() < 0.4:
+                return self.named(queue, session, auto_settle=auto)
+            return Get(queue, session, draw.choice([1, 5]), auto)
         if roll < 0.80:
             return DetachSession(session, node, incarnation, self.handed(session))
         if roll < 0.84:

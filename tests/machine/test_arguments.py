@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from cluster.machine.arguments import (
     ARGUMENT_NAMES,
+    GROUP_KEY,
     STREAM_CONFIG,
     ArgumentError,
     compared,
     inequivalence,
     parse_arguments,
+    settings_from,
     unknown_argument,
 )
 from cluster.machine.commands import QueueConfig
@@ -53,7 +55,7 @@ def test_every_argument_reaches_its_setting() -> None:
         "x-queue-mode": "lazy",
         "x-queue-version": 2,
     }
-    assert set(arguments) == set(ARGUMENT_NAMES) - {STREAM_CONFIG}
+    assert set(arguments) == set(ARGUMENT_NAMES) - {STREAM_CONFIG, GROUP_KEY}
     assert parse_arguments(arguments) == QueueConfig(
         single_active_consumer=True,
         max_priority=9,
@@ -72,6 +74,26 @@ def test_every_argument_reaches_its_setting() -> None:
         dedup_window_ms=120_000,
         slo_oldest_age_ms=30_000,
     )
+
+
+def test_message_groups_go_without_priorities_and_streams() -> None:
+    assert parse_arguments({GROUP_KEY: "order"}) == QueueConfig(group_key="order")
+    for other, wrong in (
+        ({"x-max-priority": 3}, "x-max-priority would change it"),
+        ({"x-queue-type": "stream", STREAM_CONFIG: {"name": "s"}}, "is for queues"),
+        ({GROUP_KEY: ""}, "must be"),
+        ({GROUP_KEY: 7}, "must be"),
+    ):
+        error = parse_arguments({GROUP_KEY: "order", **other})
+        assert isinstance(error, ArgumentError)
+        assert wrong in error.reason
+    assert parse_arguments({GROUP_KEY: "o", "x-max-priority": 0}) == QueueConfig(group_key="o")
+
+
+def test_what_was_declared_before_there_were_message_groups_has_none() -> None:
+    for value, priorities in ((7, 0), ("", 0), ("order", 3)):
+        given = {GROUP_KEY: value, "x-max-priority": priorities}
+        assert settings_from(given).group_key is None
 
 
 def test_a_delivery_limit_of_minus_one_is_none() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from hypothesis import settings
@@ -529,6 +530,34 @@ class QueueModel(RuleBasedStateMachine):
         self.waiting = [m for m in self.waiting if m.position not in some]
         applied = self.do(Withdraw(Q, [(at, at) for at in sorted(some)]))
         assert applied.reply == Ok(len(some))
+        self.follow(applied)
+
+    @precondition(lambda self: self.version >= 5 and self.waiting)
+    @rule(data=st.data(), session=st.sampled_from(SESSIONS))
+    def fetch(self, data: Any, session: str) -> None:
+        """What is ready and has expired is dead; what is delayed lives until it is due."""
+        some = data.draw(st.sets(st.sampled_from([m.position for m in self.waiting]), min_size=1))
+        held = {m.position for consumer in self.consumers.values() for m in consumer.held}
+        named = [(at, at) for at in sorted({*some, *held, self.position + 1})]
+        applied = self.do(Get(Q, SessionId(session), 1, positions=named))
+        assert isinstance(applied.reply, Got)
+        consumer = Consumer(session, 0, once=True)
+        got = [c for c in applied.reply.chunks for _ in range(c.bodies.count)]
+        for message in sorted(
+            [m for m in self.waiting if m.position in some], key=attrgetter("position")
+        ):
+            self.waiting.remove(message)
+            if message.ready_ms <= self.now and self.expired(message, self.now - 1):
+                self.dead.append(message.body)
+                continue
+            chunk = got[len(consumer.held)]
+            self.check(message, chunk)
+            message.token = chunk.token
+            consumer.held.append(message)
+        assert len(got) == len(consumer.held)
+        self.fenced([chunk.token for chunk in got])
+        if consumer.held:
+            self.consumers[applied.reply.consumer] = consumer
         self.follow(applied)
 
     @precondition(lambda self: self.version >= 5 and self.waiting)

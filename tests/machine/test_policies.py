@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.catalog.reconcile import queue_commands
+from cluster.codec.entries import version_needed
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.replies import BAD_ARGUMENT, Ok
@@ -234,6 +236,23 @@ def test_the_settings_of_a_queue_are_the_same_object_until_something_changes():
     put(book, "p")
 
     assert book.machine.config_of(QueueId(1)) is not first
+
+
+def test_a_queue_from_before_message_groups_stays_one_without():
+    """Its argument was kept whatever it said. Nor is it to be changed again and again."""
+    book = Book()
+    queues = QueueMachine()
+    book.queue("q", {"x-group-key": "k"})
+    [made] = queue_commands(book.machine, queues, GroupId(1))
+    assert isinstance(made, c.CreateQueue)
+    queues.apply(Stamp(1, 1, 0), replace(made, config=replace(made.config, group_key=None)))
+
+    assert queue_commands(book.machine, queues, GroupId(1)) == []
+    put(book, "p")
+    [update] = queue_commands(book.machine, queues, GroupId(1))
+    assert version_needed(update) == 1
+    queues.apply(Stamp(2, 1, 0), update)
+    assert queue_commands(book.machine, queues, GroupId(1)) == []
 
 
 def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():

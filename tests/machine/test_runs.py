@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.machine.runs import RangeMap
+from cluster.machine.runs import RangeMap, joined, ranges_of
 
 SPAN = 60
 steps = st.lists(
@@ -101,3 +103,19 @@ def test_a_million_neighbours_are_one_range():
 
     assert ranges.range_count == 1
     assert ranges.missing(1, 1_000_000) is None
+
+
+@given(st.sets(st.integers(0, SPAN)))
+def test_ranges_of_positions_hold_these_and_do_not_touch(positions: set[int]):
+    ranges = ranges_of(sorted(positions))
+
+    assert {p for first, last in ranges for p in range(first, last + 1)} == positions
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(ranges))
+
+
+@given(st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, 9))))
+def test_joined_ranges_hold_the_same_and_do_not_touch(pieces: list[tuple[int, int]]):
+    ranges = sorted((first, first + length) for first, length in pieces)
+
+    positions = {p for first, last in ranges for p in range(first, last + 1)}
+    assert joined(ranges) == ranges_of(sorted(positions))

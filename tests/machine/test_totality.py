@@ -56,6 +56,11 @@ FIELDS: dict[str, Any] = {
     "Literal['', 'create', 'update']": st.sampled_from(["", "create", "update", "x"]),
     "Sequence[tuple[int, int, int]]": deliveries,
     "Sequence[tuple[int, int]]": ranges,
+    "tuple[int, int, int]": st.tuples(integers, integers, integers),
+    "Sequence[tuple[int, int, int, int]]": st.lists(
+        st.tuples(integers, integers, integers, integers), max_size=2
+    ),
+    "Sequence[tuple[str, int, int]]": st.lists(st.tuples(texts, integers, integers), max_size=2),
     "Sequence[int]": st.lists(integers, max_size=3),
     "ConsumerKey | None": st.none() | integers,
     "int | None": st.none() | integers,
@@ -138,7 +143,8 @@ def test_no_command_whatever_its_numbers_makes_it_raise(seed: int, script: list[
 
 STREAMS = (c.Enqueue, c.Purge, c.DeleteMessage, c.PutConsumer, c.DropConsumer, c.Fetch)
 stream_commands = st.one_of(
-    *(built(kind) for kind in (*STREAMS, c.Acknowledge, c.UpdateQueue, c.Settle, c.Subscribe))
+    *(built(kind) for kind in (*STREAMS, c.Acknowledge, c.UpdateQueue, c.Settle, c.Subscribe)),
+    *(built(kind) for kind in (c.RestoreConsumer, c.RestoreIds)),
 )
 
 

@@ -13,6 +13,7 @@ from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     CloseSession,
     CreateQueue,
+    DeleteQueue,
     Enqueue,
     OpenSession,
     QueueConfig,
@@ -29,6 +30,7 @@ from cluster.machine.commands import (
 from cluster.machine.effects import TransactionsDue
 from cluster.machine.replies import (
     LIMIT_REACHED,
+    NOT_EMPTY,
     QUEUE_FULL,
     UNKNOWN_COMMAND,
     Committed,
@@ -439,6 +441,17 @@ def test_room_that_is_kept_for_a_transaction_is_nobody_elses():
     assert refused.code == QUEUE_FULL
     assert group.apply(Reserve(NODE, 1, 7)) == Ok(1)
     assert group.apply(Enqueue(group.queue, None, 0, [b"4"] * 5)).stored == 3
+
+
+def test_a_queue_that_shall_be_settled_is_not_removed_while_room_is_kept_in_it():
+    group = Group(1)
+    group.apply(UpgradeMachine(5))
+    removal = DeleteQueue(group.queue, if_settled=True)
+    assert group.apply(Reserve(NODE, 1, 7, [(group.queue, 1, 1)])) == Ok(1)
+    assert group.apply(removal).code == NOT_EMPTY
+    assert group.apply(Reserve(NODE, 1, 7)) == Ok(1)
+    assert group.apply(removal) == Ok(0)
+    assert group.apply(Reserve(NODE, 1, 8, [(group.queue, 1, 1)])) == Ok(0)
 
 
 def test_of_several_queues_room_is_kept_in_all_or_none():

@@ -226,7 +226,8 @@ class World:
                 )
             case "get":
                 count = next((int(arg) for arg in args[2:] if arg.isdigit()), 1)
-                return Get(self.queue(args[0]), SessionId(args[1]), count, "auto" in args)
+                named = ranges(options["at"].split(",")) if "at" in options else ()
+                return Get(self.queue(args[0]), SessionId(args[1]), count, "auto" in args, named)
             case "purge":
                 return Purge(self.queue(args[0]))
             case "withdraw":

@@ -29,8 +29,11 @@ def test_there_are_many_and_each_has_a_name_and_a_catcher_of_its_own() -> None:
 
 
 def test_builds_of_live_nodes_are_those_that_there_are() -> None:
-    """Each that breaks what a mutant breaks, too: no mutant is of one replica alone."""
-    alone = {"sac-without-fencing", "sequences-of-its-own"}
+    """Each that breaks what a mutant breaks, too: no mutant is of one replica alone, and those of
+    links are caught by real nodes only.
+    """
+    links = {"settled-too-soon", "another-identity", "left-alone", "out-of-turn"}
+    alone = {"sac-without-fencing", "sequences-of-its-own", *links}
     assert {mutant.build for mutant in MUTANTS} - {""} == {*BUILDS} - alone
 
 

@@ -10,6 +10,7 @@ from pika.exceptions import NackError
 
 from cluster.machine.commands import BodyPart, Get, OpenSession
 from cluster.types import NodeId, SessionId
+from quorate.cli.api import Patient
 from quorate.cli.backup import _Further, run_backup, run_restore, run_verify
 from tests.node.amqp.test_large_bodies import LIMIT, MIB, body_of, of, receive, send
 from tests.node.nodes import Nodes, machine_of, until
@@ -45,7 +46,7 @@ async def test_large_bodies_are_backed_up_and_restored_whole(tmp_path: Path) -> 
         await group.ask(BodyPart(queue, "unfinished", 0, bytes(MIB // 2)))
 
         backup = tmp_path / "backup"
-        await asyncio.to_thread(run_backup, backup, nodes.url("n1"), as_json=True, timeout=60.0)
+        await asyncio.to_thread(run_backup, Patient(nodes.url("n1"), as_json=True), backup)
 
     assert await asyncio.to_thread(run_verify, backup, as_json=True) == 0
     restored = tmp_path / "restored"

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+import structlog
 
 from cluster.log import RealDisk
+from node import node as node_module
 from node.node import Node
 from node.settings.settings import load
 from tests.node.nodes import Nodes, free_ports, until
@@ -98,7 +101,10 @@ async def test_a_local_alarm_makes_a_node_unready(tmp_path: Path):
         assert (await probe(nodes.url("n1"), "live"))[0] == 200
 
 
-async def test_probes_are_answered_while_the_log_is_read_and_nothing_else_is(tmp_path: Path):
+async def test_probes_are_answered_while_the_log_is_read_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_module, "PROGRESS_S", 0.01)
     [port, peer] = free_ports(2)
     node = Node(
         load(
@@ -141,6 +147,9 @@ async def test_probes_are_answered_while_the_log_is_read_and_nothing_else_is(tmp
         node.cluster.replay.segments, node.cluster.replay.read = 100, 40
         said = (await probe(url, "startup"))[1]
         assert said["reasons"] == ["the log is being read: 40 of 100 segments"]
+        with structlog.testing.capture_logs() as logs:
+            await until(lambda: any(each["event"] == "reading_log" for each in logs))
+        assert (logs[0]["segments_read"], logs[0]["segments"]) == (40, 100)
     finally:
         RealDisk.sync_dir = sync_dir
         held.set()

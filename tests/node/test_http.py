@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import aiohttp
 import cbor2
 import pytest
 
+from cluster.codec.entries import SURGERY_SINCE, version_needed
 from tests.node.nodes import Nodes, until
 
 ORDERS = "/v1/queues/%2F/orders"
@@ -97,6 +99,111 @@ async def test_what_is_not_settled_within_the_lease_is_returned(http: Http):
         return (await http("GET", ORDERS))[1]["ready"] == 1
 
     await until(back)
+
+
+async def opened(http: Http, count: int) -> None:
+    """So many requests are with the node, as far as their client can know."""
+    connector = http.session.connector
+    assert connector is not None
+    await until(lambda: len(connector._acquired) == count)
+
+
+async def test_a_get_that_waits_is_answered_as_soon_as_there_is_a_message(http: Http):
+    loop = asyncio.get_running_loop()
+    waiting = [
+        asyncio.create_task(http("POST", f"{ORDERS}/get", json={"wait_ms": 60_000}))
+        for _ in range(2)
+    ]
+    await opened(http, 2)
+    since_s = loop.time()
+    await http("POST", f"{ORDERS}/messages", data=b"a")
+    done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [len(each.result()[1]["messages"]) for each in done] == [1]
+    assert len(left) == 1
+    await http("POST", f"{ORDERS}/messages", data=b"b")
+    (last,) = await asyncio.gather(*left)
+    assert [message["body"] for message in last[1]["messages"]] == ["b"]
+    assert loop.time() - since_s < 60
+
+
+async def test_a_get_waits_no_longer_than_it_was_told_and_within_limits(http: Http):
+    status, got = await http("POST", f"{ORDERS}/get", json={"wait_ms": 50})
+    assert (status, got["messages"]) == (200, [])
+    for wrong in ({"wait_ms": 60_001}, {"wait_ms": 10, "positions": [[1, 1]]}):
+        status, refused = await http("POST", f"{ORDERS}/get", json=wrong)
+        assert (status, refused["code"]) == (400, "bad_argument")
+        assert "wait_ms" in refused["reason"]
+
+
+async def test_what_comes_after_the_waiting_client_has_gone_is_for_others(http: Http):
+    waiting = asyncio.create_task(http("POST", f"{ORDERS}/get", json={"wait_ms": 60_000}))
+    await opened(http, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await http("POST", f"{ORDERS}/messages", data=b"a")
+
+    async def ready() -> bool:
+        return (await http("GET", ORDERS))[1]["ready"] == 1
+
+    await until(ready)
+
+
+async def test_a_get_that_waits_at_a_message_group_is_told_when_its_key_is_free(http: Http):
+    grouped = "/v1/queues/%2F/grouped"
+    await http("PUT", grouped, json={"arguments": {"x-group-key": "routing-key"}})
+    for body in (b"a", b"b"):
+        await http("POST", f"{grouped}/messages", data=body, headers={"X-Quorate-Key": "k"})
+    _, first = await http("POST", f"{grouped}/get", json={})
+    waiting = asyncio.create_task(http("POST", f"{grouped}/get", json={"wait_ms": 60_000}))
+    settle = {"consumer": first["consumer"], "ranges": [[1, 1]]}
+    await http("POST", f"{grouped}/settle", json=settle)
+    _, second = await waiting
+    assert [message["body"] for message in second["messages"]] == ["b"]
+
+
+async def test_a_lease_is_extended_and_what_was_deferred_is_fetched_by_position(http: Http):
+    await http("POST", f"{ORDERS}/messages", data=b"one")
+    _, taken = await http("POST", f"{ORDERS}/get", json={"count": 1, "lease_ms": 60_000})
+    settle = {"consumer": taken["consumer"], "ranges": [[1, 1]]}
+    longer = settle | {"outcome": "extend"}
+    answer = await http("POST", f"{ORDERS}/settle", json=longer)
+    assert answer == (200, {"outcome": "ok", "count": 1})
+    # It counts from now on: a short one ends what was lent for a minute.
+    await http("POST", f"{ORDERS}/settle", json=longer | {"lease_ms": 1})
+    await until(lambda: is_ready(http, 1))
+    status, over = await http("POST", f"{ORDERS}/settle", json=longer)
+    assert (status, over["code"]) == (404, "no_consumer")
+
+    _, again = await http("POST", f"{ORDERS}/get", json={})
+    deferred = {"consumer": again["consumer"], "ranges": [[1, 1]], "outcome": "return"}
+    await http("POST", f"{ORDERS}/settle", json=deferred | {"delay_ms": 3_600_000})
+    assert (await http("POST", f"{ORDERS}/get", json={}))[1]["messages"] == []
+    named = {"positions": [[1, 1], [5, 5]]}
+    _, fetched = await http("POST", f"{ORDERS}/get", json=named)
+    assert [(each["position"], each["body"]) for each in fetched["messages"]] == [(1, "one")]
+
+
+async def is_ready(http: Http, count: int) -> bool:
+    return (await http("GET", ORDERS))[1]["ready"] == count
+
+
+async def test_a_get_without_positions_is_one_that_former_releases_know(
+    http: Http, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    """So it is taken while nodes of two releases are mixed."""
+    proposed: list[int] = []
+    info = nodes.one.cluster.catalog_machine.queue("/", "orders")
+    assert info is not None
+    group = nodes.one.broker.led(info.group)
+    ask = group.ask
+
+    async def noted(command: Any) -> Any:
+        proposed.append(version_needed(command))
+        return await ask(command)
+
+    monkeypatch.setattr(group, "ask", noted)
+    assert (await http("POST", f"{ORDERS}/get", json={"count": 5}))[0] in (200, 204)
+    assert max(proposed) < SURGERY_SINCE
 
 
 async def test_behind_what_does_not_fit_into_the_answer_of_a_get_nothing_is_taken(

@@ -27,6 +27,8 @@ from cluster.machine.commands import (
     Return,
     Settle,
     Subscribe,
+    UpgradeMachine,
+    Withdraw,
 )
 from cluster.types import ConsumerKey, GroupId, MessageId, NodeId, QueueId, SessionId
 from tests.postmortem.builder import Built, flip
@@ -154,6 +156,11 @@ def test_a_dead_letter_is_followed_into_the_other_queue_of_the_group(built: Buil
     [
         ([Purge(OTHER)], ["purged in other"], "purged"),
         ([DeleteQueue(OTHER)], ["deleted in other"], "deleted"),
+        (
+            [UpgradeMachine(5), Withdraw(OTHER, [(1, 1)])],
+            ["withdrawn in other"],
+            "withdrawn",
+        ),
         ([Get(OTHER, SESSION)], ["got in other"], "unsettled"),
         (
             [Get(OTHER, SESSION, auto_settle=True)],
@@ -166,7 +173,7 @@ def test_a_dead_letter_is_followed_into_the_other_queue_of_the_group(built: Buil
             "ready",
         ),
     ],
-    ids=["purge", "delete", "get", "get and settle", "session ends"],
+    ids=["purge", "delete", "withdraw", "get", "get and settle", "session ends"],
 )
 def test_every_end_is_told(built: Built, commands: list[Command], expected: list[str], state: str):
     message = publish(built, queue=OTHER)

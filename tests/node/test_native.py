@@ -226,6 +226,51 @@ async def test_get_purge_pause_and_delete(one: Nodes):
         assert (await client.ask(54, 8, "orders"))[2] == "no_queue"
 
 
+async def test_what_waits_is_deferred_retimed_fetched_and_withdrawn_by_position(one: Nodes):
+    async with Client(one.url("n1")) as client, Client(one.url("n1")) as other:
+        await client.publish("orders", b"a", b"b", b"c")
+        _, _, consumer, _ = await client.ask(20, 2, "orders", {"tag": "t"})
+        chunks = (await client.expect(24))[3]
+        token = chunks[-1][1]
+        # a and b are put aside: for ten years, and until they are wanted.
+        assert await client.ask(31, 3, "orders", consumer, [[1, 2]], False, 10**11, token) == [
+            3,
+            3,
+            2,
+        ]
+
+        # Position 3 is in the hands of the consumer, 9 never was.
+        fetched = await other.ask(40, 4, "orders", 3, False, [[1, 1], [3, 3], [9, 9]])
+        assert fetched[0] == 41
+        assert [(chunk[0], chunk[4]) for chunk in fetched[5]] == [(1, [b"a"])]
+        assert (await other.ask(30, 5, "orders", fetched[3], [[1, 1]]))[2] == 1
+
+        refused = await other.ask(34, 6, "orders", [[2, 3]])
+        assert refused[:3] == [4, 6, "unknown_delivery"]
+        assert refused[4] == 3
+        assert await other.ask(35, 7, "orders", [[1, 3]], None, 0) == [3, 7, 1]
+        assert await client.deliveries(1) == [(2, b"b")]
+
+        await other.ask(10, 8, "orders", None, 0, [b"d"], None, {3: 19 * 10**11})
+        assert await other.ask(35, 9, "orders", [[4, 4]], 2 * 10**12, None) == [3, 9, 1]
+        assert await other.ask(34, 10, "orders", [[4, 4]]) == [3, 10, 1]
+        assert (await other.ask(34, 11, "orders", [[4, 4]]))[2] == "unknown_delivery"
+        for wrong in ([35, 12, "orders", [[4, 4]], 1, 1], [35, 12, "orders", [[4, 4]], None]):
+            assert (await other.ask(*wrong))[2] == "bad_argument"
+        assert (await client.ask(54, 13, "orders"))[2]["unsettled"] == 2
+
+
+async def test_a_follower_fetches_by_position_for_a_client_that_asks_for_it(three: Nodes):
+    info = three.nodes["n1"].broker.locate("/", "orders")
+    assert info is not None
+    await three.led_by("n2", info.group)
+    async with Client(three.url("n1"), forward=True) as client:
+        await client.publish("orders", b"a", b"b")
+        fetched = await client.ask(40, 4, "orders", 1, False, [[2, 2]])
+        assert [(chunk[0], chunk[4]) for chunk in fetched[5]] == [(2, [b"b"])]
+        assert (await client.ask(34, 5, "orders", [[1, 1]]))[2] == 1
+
+
 async def test_credit_bounds_deliveries_and_cancel_ends_them(one: Nodes):
     async with Client(one.url("n1")) as client:
         await client.publish("orders", *[b"x"] * 5)

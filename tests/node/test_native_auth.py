@@ -288,6 +288,37 @@ async def test_each_frame_needs_its_permission(
         assert (await client.ask(opcode, 2, "orders", *fields))[0] != 4
 
 
+STEPS: list[tuple[str, list[Any]]] = [
+    ("write", [10, "orders", [b"a"], None, None]),
+    ("write", [13, "orders", "", [b"a"], None, None]),
+    ("read", [30, "orders", 1, [[1, 1]], None]),
+    ("read", [32, "orders", 1, [[1, 1]], None]),
+]
+
+
+@pytest.mark.parametrize(("operation", "step"), STEPS)
+async def test_each_step_of_a_transaction_needs_its_permission(
+    nodes: Nodes, operation: str, step: list[Any]
+):
+    async with Client(shop(nodes)) as client:
+        every = {"configure": ".*", "write": ".*", "read": ".*"}
+        await permit(nodes, "shop", **{**every, operation: "^other$"})
+        refused = await client.ask(14, 1, [[10, "other", [b"a"], None, None], step])
+        assert refused[2] == "access_refused", refused
+
+
+async def test_an_exchange_needs_permissions_of_its_own(nodes: Nodes):
+    async with Client(shop(nodes)) as client:
+        await permit(nodes, "shop", configure="^mine$", write="^orders$", read="^mine$")
+        assert (await client.ask(57, 1, "other", "direct", {}))[2] == "access_refused"
+        assert (await client.ask(57, 2, "mine", "direct", {}))[0] == 3
+        assert (await client.ask(59, 3, "mine", "queue", "other", "", {}))[2] == "access_refused"
+        assert (await client.ask(59, 4, "mine", "queue", "orders", "", {}))[0] == 3
+        assert (await client.ask(13, 5, "mine", "", [b"a"], None, None))[2] == "access_refused"
+        await permit(nodes, "shop", configure="^mine$", write="^mine$", read="^mine$")
+        assert await client.ask(13, 6, "mine", "", [b"a"], None, None) == [3, 6, 1]
+
+
 async def test_info_needs_no_more_than_the_vhost(nodes: Nodes):
     async with Client(shop(nodes)) as client:
         assert (await client.ask(INFO, 1, "other"))[0] == 3

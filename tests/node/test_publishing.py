@@ -31,8 +31,8 @@ from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
 from cluster.machine.replies import Refused as MachineRefused
 from cluster.machine.stream.errors import DUPLICATE, STORED, WRONG_LAST_SEQUENCE
 from cluster.machine.stream.settings import ASKED_ID, ASKED_LAST
-from cluster.peers import retries
-from cluster.peers.retries import Retries
+from cluster.peers import forwarding
+from cluster.peers.forwarding import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node.broker import publishing
 from node.broker.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
@@ -40,12 +40,14 @@ from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Stored
 from node.broker.settle_retry import SettleCommand, SettleRetry
 from node.metrics.client_counters import Counts
 from node.peer_rpc import PeerRpc
+from node.routing.shards import SHARD_OF
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time
 
 GROUP, QUEUE = GroupId(1), QueueId(2)
 INFO = QueueInfo(QUEUE, GROUP, "/", "orders", {})
+SHARD = QueueInfo(QUEUE, GROUP, "/", "orders.1", {SHARD_OF: "orders"})
 NOBODY = refused("no_leader", "try again")
 LINK_LOST = unknown("the link broke")
 
@@ -134,13 +136,20 @@ class Bench:
         self.settle_retry = SettleRetry(cluster, self.counts)
         self.told: list[tuple[str, Ranges]] = []
 
-    def publish(self, client: str, count: int = 1, metas: Any = None, attrs: Any = None) -> None:
+    def publish(
+        self,
+        client: str,
+        count: int = 1,
+        metas: Any = None,
+        attrs: Any = None,
+        info: QueueInfo = INFO,
+    ) -> None:
         bodies = [f"{client}{number}".encode() for number in range(count)]
 
         def done(ranges: Ranges) -> None:
             self.told.append((client, list(ranges)))
 
-        self.publisher.publish(INFO, bodies, metas, attrs, 100, done)
+        self.publisher.publish(info, bodies, metas, attrs, 100, done)
 
     async def sent(self, *clients: str) -> None:
         """Each leaves as a command of its own."""
@@ -154,7 +163,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def leaders_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "RETRY_S", 0.001)
-    monkeypatch.setattr(retries, "AGAIN_S", 0.001)
+    monkeypatch.setattr(forwarding, "AGAIN_S", 0.001)
 
 
 Test = Callable[[Bench], Awaitable[None]]
@@ -191,12 +200,27 @@ async def test_of_a_large_body_whose_queue_was_deleted_nothing_is_published(benc
     assert told == [()]
 
 
-async def publish_large(bench: Bench, body: PartedBody, told: list[Ranges]) -> None:
+@in_a_loop
+async def test_a_large_body_to_a_shard_that_is_gone_is_refused(bench: Bench) -> None:
+    """Its queue is one again, and would have taken it."""
+    told: list[Ranges] = []
+
+    del bench.cluster.catalog[QUEUE]
+    publishing = asyncio.create_task(publish_large(bench, PartedBody([b"x" * 10_000]), told, SHARD))
+    await bench.cluster.answer(NOBODY)
+    await publishing
+
+    assert told == [[(0, 0)]]
+
+
+async def publish_large(
+    bench: Bench, body: PartedBody, told: list[Ranges], info: QueueInfo = INFO
+) -> None:
     cluster = cast(ClusterNode, bench.cluster)
     peer_rpc = cast(PeerRpc, SimpleNamespace(on=lambda *_: None))
     publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
-    uploaded = await publisher.upload(INFO, [body])
-    publisher.publish_large(INFO, uploaded, None, None, len(body), told.append, 1)
+    uploaded = await publisher.upload(info, [body])
+    publisher.publish_large(info, uploaded, None, None, len(body), told.append, 1)
 
 
 @in_a_loop
@@ -555,6 +579,29 @@ async def test_a_transient_queue_that_went_with_its_node_is_not_waited_for(bench
     assert [client for client, _ in bench.told] == ["a", "b"]
 
 
+@in_a_loop
+async def test_what_goes_to_a_shard_that_is_gone_is_refused(bench: Bench) -> None:
+    """Its queue is one again, and would have taken it."""
+    bench.cluster.apply(DeleteQueue(QUEUE))
+    bench.cluster.catalog.clear()
+    bench.publish("a", 2, info=SHARD)
+    await bench.cluster.answer()
+
+    assert bench.told == [("a", [(0, 1)])]
+
+
+@in_a_loop
+async def test_and_so_it_is_when_its_group_has_no_leader_to_say_so(bench: Bench) -> None:
+    bench.cluster.leader = None
+    bench.publish("a", 2, info=SHARD)
+    await bench.cluster.answer(NOBODY)
+    bench.cluster.catalog.clear()
+    while not bench.told:
+        await asyncio.sleep(publishing.RETRY_S)
+
+    assert bench.told == [("a", [(0, 1)])]
+
+
 # --- what no repetition changes -------------------------------------------------------------------
 
 
@@ -658,7 +705,7 @@ def test_a_credit_whose_outcome_comes_after_a_later_one_is_not_proposed_again(
         _, newer = await bench.cluster.next()
         newer(Outcome("ok", Ok()))
         older(late)
-        await asyncio.sleep(10 * retries.AGAIN_S)
+        await asyncio.sleep(10 * forwarding.AGAIN_S)
 
         assert [outcome.kind for outcome in told] == ["ok", "ok"]
         assert len(bench.cluster.proposed) == 2

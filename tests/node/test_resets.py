@@ -225,7 +225,7 @@ async def test_a_node_that_hears_the_others_again_first_catches_up_with_what_was
         commit, missed = member.commit, []
         member.commit = missed.append
         await firewall.open()
-        await until(lambda: home.cluster.catalog.leader == NodeId("n1") and missed)
+        await until(lambda: home.cluster.catalog.leader is not None and missed)
         publishing = asyncio.ensure_future(publishes.basic_publish(b"1", exchange="all"))
         await stays(lambda: not publishing.done())
         member.commit = commit
@@ -273,3 +273,30 @@ async def test_what_was_declared_elsewhere_meanwhile_is_not_said_to_be_missing(
     assert (await home.broker.find("/", "later")).name == "later"
     with pytest.raises(Refused, match="there is no queue"):
         await home.broker.find("/", "never")
+
+
+async def test_a_copy_that_lags_does_not_miss_that_a_binding_is_to_a_topic(tmp_path: Path):
+    """Users' rights to keys hold at every node."""
+    async with Nodes(tmp_path, 3) as nodes:
+        home, other = nodes.nodes["n3"], nodes.nodes["n1"]
+        await until(lambda: led_elsewhere(home, CATALOG_GROUP))
+        api = api_of(other)
+        await api.put("users/ann", password="secret", tags="management")
+        await api.put("permissions/%2F/ann", configure=".*", write=".*", read=".*")
+        await api.put("topic-permissions/%2F/ann", exchange="news", write="", read="^ann")
+        await api.queue("q")
+        ann = aiormq.Connection(f"amqp://ann:secret@{home.amqp.address}/%2F")
+        await ann.connect()
+        channel: Any = await ann.channel()
+
+        member = home.cluster.catalog.member
+        receive, member.receive = member.receive, lambda *_: None
+        await api.put("exchanges/%2F/news", type="topic", durable=True)
+        assert home.cluster.catalog_machine.exchange("/", "news") is None
+        binding = asyncio.ensure_future(channel.queue_bind("q", "news", routing_key="bob"))
+        await stays(lambda: not binding.done())
+        member.receive = receive
+
+        with pytest.raises(aiormq.exceptions.ChannelAccessRefused):
+            await asyncio.wait_for(binding, WAIT_S)
+        await ann.close()

@@ -200,6 +200,7 @@ async def test_a_node_whose_work_broke_does_not_go_on(
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(part, name, fails)
+        node.relay._busy.set()  # it waits until there is something to look at
         async with asyncio.timeout(60):
             assert str(await node.failed) == "a bug"
     finally:

@@ -25,9 +25,9 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
-from cluster.peers.retries import Retries
+from cluster.peers.forwarding import Retries
 from cluster.seams import Down
-from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, SessionId
+from cluster.types import TRANSIENT_GROUPS, Body, GroupId, NodeId, QueueId, SessionId
 from node.broker.transactions import TransactionCoordinator
 from node.errors import BrokerError, OutcomeUnknown, Refused
 from node.tasks import Tasks
@@ -109,7 +109,7 @@ class Cluster(World):
         assert isinstance(found, QueueMachine)
         return found
 
-    async def bodies(self, name: str) -> list[bytes]:
+    async def bodies(self, name: str) -> list[Body]:
         """As the leader has them, in order."""
         info = self.info(name)
         if self.leading(info.group) is None:

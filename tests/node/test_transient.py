@@ -8,7 +8,7 @@ import pytest
 
 from cluster.machine.commands import CloseSession, OpenSession, Subscribe
 from cluster.machine.replies import Declared, Subscribed
-from cluster.types import SessionId
+from cluster.types import Body, SessionId
 from node.broker.broker import Broker
 from node.clients.traffic import Traffic
 from node.dispatch.outgoing import Delivery, Outgoing
@@ -34,7 +34,7 @@ class Client:
     def send(self, frame: Outgoing) -> None:
         self.sent.append(frame)
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> list[Body]:
         return [
             body
             for frame in self.sent
@@ -87,10 +87,11 @@ async def test_every_node_describes_it(world: World) -> None:
         assert about["leader"] == "n1"
         assert about["members"] == ["n1"]
         assert ("ready" in about) == (name == "n1")
-    assert (await Client(world, "n1").broker.info(info))["ready"] == 0
+        assert (await Client(world, "n1").broker.info(info))["ready"] == 0
 
 
 async def test_an_auto_delete_queue_goes_with_its_last_consumer(make_world: MakeWorld) -> None:
+    flags: dict[str, Any]
     for flags in ({"transient": True}, {}):
         world = await make_world().born()
         outcome = await world["n1"].declare_queue("/", "q", {}, auto_delete=True, **flags)

@@ -3,6 +3,7 @@
 n1 is killed, then n2, the follower n3 stands still for eight seconds, a consumer returns all that
 it gets for eighty seconds. Nine groups, three busy queues, `ledger` with a single active consumer.
 """
+# Spark and Arrow come with few types.
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from chaos.builds import broken
 from chaos.builds.build import Build, Change, put, take_back
+from chaos.postmortem.findings.catalogue import EXITS
 from cluster.codec.cbor import unpack
 from cluster.log.format import (
     KIND_ALARM,
@@ -28,13 +29,15 @@ from cluster.log.format import (
 from cluster.log.reader import Record, read
 from cluster.log.reader import records as records_of
 from cluster.machine.checkout import Checkout
-from cluster.machine.commands import Enqueue, QueueConfig, Return, Settle
+from cluster.machine.commands import Discard, Enqueue, QueueConfig, Return, Settle
 from cluster.machine.context import ApplyContext
 from cluster.machine.replies import Reply
-from cluster.types import CATALOG_GROUP
+from cluster.types import CATALOG_GROUP, QueueId
 from tests.postmortem.builder import Built, flip
 from tests.postmortem.built_node import START_NS, Where
 from tests.postmortem.shop import LEDGER, ORDERS, Shop, ShopQueue, span
+
+BROKEN: Final = EXITS["violation"]
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Planted:
     logs: dict[Any, Path] = field(default_factory=dict[Any, Path])
     build: str | None = None  # replayed by this one, which was the one that ran
     history: Path | None = None  # what clients saw
+    confirmed: Path | None = None  # and what they were told is safe
 
 
 Scene = Callable[[Path], Planted]
@@ -111,7 +115,7 @@ def broken_promises(folder: Path) -> Planted:
         ]
         shop.ledger.trade(2)
     expected[1].where |= Where(*_digest_place(cluster))._asdict()
-    return Planted(cluster.paths, 2, expected, cluster.logs)
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs)
 
 
 def two_leaders(shop: Shop) -> Expected:
@@ -213,7 +217,7 @@ def against_raft(folder: Path) -> Planted:
             queue.trade(3)
         expected = [step(queue) for step, queue in zip(steps, queues, strict=True)]
         shop.trade(20)
-    return Planted(cluster.paths, 2, expected, cluster.logs)
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs)
 
 
 def minority_commit(queue: ShopQueue) -> Expected:
@@ -310,7 +314,7 @@ def rolled_back(folder: Path) -> Planted:
         cluster.start("n3")
         shop.trade(10)
     where = {"node": "n3", "from_ns": (heard - 10**9, heard + 10**9)}
-    return Planted(cluster.paths, 2, [Expected("folder_rolled_back", where)], cluster.logs)
+    return Planted(cluster.paths, BROKEN, [Expected("folder_rolled_back", where)], cluster.logs)
 
 
 # --- what cannot be read
@@ -414,7 +418,7 @@ def without_the_flag(folder: Path) -> Planted:
     where = {"group": ORDERS, "queue": "orders", "first": index, "term": 1}
     where["message"] = f"{ORDERS}-{published}-0"
     expected = [Expected("unflagged_duplicate", where)]
-    return Planted(cluster.paths, 2, expected, cluster.logs, "unflagged-redelivery")
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs, "unflagged-redelivery")
 
 
 @scene("sac_overlap")
@@ -437,7 +441,7 @@ def two_active(folder: Path) -> Planted:
     where = {"group": LEDGER, "queue": "ledger", "first": index, "term": 1}
     where["message"] = f"{LEDGER}-{index}-0"
     expected = [Expected("sac_overlap", where)]
-    return Planted(cluster.paths, 2, expected, cluster.logs, "sac-without-fencing")
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs, "sac-without-fencing")
 
 
 @scene("settled_again", "state_mismatch")
@@ -464,7 +468,7 @@ def came_back(folder: Path) -> Planted:
     where["message"] = f"{ORDERS}-{published}-0"
     state = {"group": ORDERS, "node": "n1", "first": 1, "last": kept, "file": str(file)}
     expected = [Expected("settled_again", where), Expected("state_mismatch", state)]
-    return Planted(cluster.paths, 2, expected)
+    return Planted(cluster.paths, BROKEN, expected)
 
 
 @contextmanager
@@ -634,6 +638,7 @@ def flapping_leader(shop: Shop) -> list[Expected]:
     cluster = shop.cluster
     cluster.elect(ORDERS, "n3")  # as somebody asked for it
     expected: list[Expected] = []
+    term, successor, place = 0, "", here(cluster, "n1")
     for lost, successor in (("n2", "n1"), ("n1", "n2")) * 2:
         cluster.kill(lost)
         killed = cluster.time.now_ns
@@ -648,3 +653,55 @@ def flapping_leader(shop: Shop) -> list[Expected]:
         shop.trade(15, every_s=2)
     where = {"group": LEDGER, "term": term, "node": successor, "count": 4, **place._asdict()}
     return [*expected, Expected("flapping_leader", where)]
+
+
+@scene("slow_disk", "late_settle", "dead_letter_loop")
+def beside_others(folder: Path) -> Planted:
+    """What is bad only beside something else: peers, a timeout, how often it was before."""
+    with opened(folder) as cluster:
+        shop = Shop(cluster)
+        shop.trade()
+        expected = [dead_letter_loop(shop)]
+        queue = shop.queue(ORDERS, "reports")
+        queue.subscribe("writer")
+        index = queue.publish()
+        ((consumer, chunk),) = queue.delivered()
+        expected.append(slow_disk(shop))
+        for _ in range(40):
+            cluster.wait(25)
+            shop.trade(2, every_s=5)
+        queue.settle(consumer, chunk)  # after some 28 minutes of 30
+        where = {"group": ORDERS, "queue": "reports", "first": index}
+        expected.append(Expected("late_settle", where | {"message": f"{ORDERS}-{index}-0"}))
+        shop.trade()
+    return Planted(cluster.paths, 1, expected, cluster.logs)
+
+
+def slow_disk(shop: Shop) -> Expected:
+    """n2's disk takes 0.2 s for each fsync, for five minutes."""
+    begun = shop.cluster.time.now_ns
+    shop.cluster.sync_slowly("n2", 0.2)
+    while shop.cluster.time.now_ns < begun + 300 * 10**9:
+        shop.trade(1, every_s=1)
+    shop.cluster.sync_slowly("n2", 0)
+    where: dict[str, Any] = {"node": "n2", "count": (4, 7)}
+    return Expected("slow_disk", where | {"from_ns": (begun - 60 * 10**9, begun + 60 * 10**9)})
+
+
+def dead_letter_loop(shop: Shop) -> Expected:
+    """What cannot be delivered is rejected, and its dead-letter queue is the one that it was in."""
+    own = QueueId(shop.queues + 1)
+    queue = shop.queue(
+        ORDERS, "returns", QueueConfig(dead_letter_exchange="", dead_letter_queue=own)
+    )
+    queue.subscribe("driver")
+    index = queue.publish()
+    for _ in range(12):
+        ((consumer, chunk),) = queue.delivered()
+        shop.cluster.wait(1)
+        reject = Discard(queue.id, consumer, [span(chunk)], chunk.token)
+        shop.cluster.propose(ORDERS, reject)
+    ((consumer, chunk),) = queue.delivered()
+    queue.settle(consumer, chunk)
+    where = {"group": ORDERS, "queue": "returns", "message": f"{ORDERS}-{index}-0", "count": 1}
+    return Expected("dead_letter_loop", where)

@@ -6,12 +6,14 @@ With these all scenes are known, so whoever wants them all imports them from her
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from chaos.history import History, Op, line_of
 from cluster.machine.replies import Chunk
 from cluster.types import ConsumerKey
-from tests.postmortem.plants import PLANTS, SCENES, Expected, Planted, opened, scene
+from tests.postmortem.plants import BROKEN, PLANTS, SCENES, Expected, Planted, opened, scene
 from tests.postmortem.shop import Shop, ShopQueue, span
 
 __all__ = ["PLANTS", "SCENES"]
@@ -27,7 +29,7 @@ class Seen:
     history: History
     ids: dict[int, str] = field(default_factory=dict[int, str])  # by position
 
-    def now(self) -> dict[str, int]:
+    def now(self) -> dict[str, Any]:
         return {"wall_ms": self.queue.cluster.time.now_ns // MS_NS}
 
     def publish(self, *, refused: bool = False) -> Op:
@@ -56,12 +58,12 @@ class Seen:
         return self.history.saw("worker", "deliver", value, **self.now())
 
     def settle(self, consumer: ConsumerKey, chunk: Chunk) -> None:
-        value = {**self._what(consumer, chunk), "token": chunk.token}
+        value: dict[str, Any] = {**self._what(consumer, chunk), "token": chunk.token}
         invoked = self.history.invoke("worker", "settle", value, **self.now())
         self.queue.settle(consumer, chunk)
         self.history.end(invoked, "ok", {"count": len(value["messages"])}, **self.now())
 
-    def _what(self, consumer: ConsumerKey, chunk: Chunk) -> dict[str, object]:
+    def _what(self, consumer: ConsumerKey, chunk: Chunk) -> dict[str, Any]:
         first, last = span(chunk)
         messages = [self.ids[position] for position in range(first, last + 1)]
         return {"queue": self.queue.name, "consumer": int(consumer), "messages": messages}
@@ -96,7 +98,7 @@ def seen_by_clients(folder: Path) -> Planted:
             queue.drained()
     file = folder / "history.jsonl"
     file.write_text("".join(map(line_of, history)))
-    return Planted(cluster.paths, 2, expected, cluster.logs, history=file)
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs, history=file)
 
 
 def refused_yet_delivered(queue: Seen) -> Expected:
@@ -128,3 +130,29 @@ def sent_again(queue: Seen) -> Expected:
 def _expected(code: str, queue: Seen, op: Op, message: str) -> Expected:
     where = {"queue": queue.queue.name, "message": message, "from_ns": op.wall_ms * MS_NS}
     return Expected(code, {**where, "count": 1})
+
+
+@scene("lost_message")
+def confirmed_by_record(folder: Path) -> Planted:
+    """No history, but a list of what was confirmed: one of it is in no log. What was
+    settled, or confirmed behind the end of the logs, is in order.
+    """
+    rows = ["queue,publisher,number,time,remark"]
+    with opened(folder) as cluster:
+        shop = Shop(cluster)
+        shop.trade(5)
+        rows += [f"orders,web,{number},{_time(cluster.time.now_ns)}," for number in (1, 2, 3)]
+        lost_ns = cluster.time.now_ns // MS_NS * MS_NS
+        rows.append(f"orders,phone,7,{_time(lost_ns)},by hand")
+        rows.append(f"/orders,web,4,{lost_ns // MS_NS},")
+        shop.trade(5)
+        rows.append(f"orders,phone,8,{_time(cluster.time.now_ns + 3_600 * 10**9)},too late")
+    file = folder / "confirmed.csv"
+    file.write_text("\n".join(rows) + "\n")
+    lost = {"queue": "orders", "message": "phone:7", "from_ns": lost_ns, "count": 1}
+    expected = [Expected("lost_message", lost)]
+    return Planted(cluster.paths, BROKEN, expected, cluster.logs, confirmed=file)
+
+
+def _time(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).isoformat()

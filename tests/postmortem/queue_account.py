@@ -104,7 +104,7 @@ class Account:
                 message.failed += event.failed or 0
                 message.outcome = "ready"
                 self._count(event, "returned")
-            case "settled" | "died" | "purged" | "deleted":
+            case "settled" | "died" | "purged" | "withdrawn" | "deleted":
                 if event.event == "died":
                     self._count(event, "dead")
                 if event.event == "settled":

@@ -93,7 +93,7 @@ class Shop:
 
     def __init__(self, cluster: Built) -> None:
         self.cluster = cluster
-        self._queues = 0
+        self.queues = 0
         cluster.elect(CATALOG_GROUP, "n3")
         cluster.elect(ORDERS, "n1")
         cluster.elect(LEDGER, "n2")
@@ -104,8 +104,8 @@ class Shop:
             self.ledger.subscribe(tag, credit=1)
 
     def queue(self, group: int, name: str, config: QueueConfig | None = None) -> ShopQueue:
-        self._queues += 1
-        queue = QueueId(self._queues)
+        self.queues += 1
+        queue = QueueId(self.queues)
         self.cluster.propose(group, CreateQueue(queue, "/", name, config or QueueConfig()))
         return ShopQueue(self.cluster, group, queue, name)
 

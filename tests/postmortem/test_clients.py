@@ -1,4 +1,5 @@
 """Spark and the checkers in Python judge the same histories alike."""
+# Spark and Arrow come with few types.
 
 from __future__ import annotations
 
@@ -209,7 +210,7 @@ def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: P
     """Each history has lost `p:1` to `p:3` of its queue."""
     from chaos.postmortem.findings.clients import client_anomalies
     from chaos.postmortem.limits import Limits
-    from chaos.postmortem.pipeline import _clients, _of_queue
+    from chaos.postmortem.pipeline import Asked, _clients, _of_queue
     from cluster.codec.entries import encode_entry
     from cluster.machine.commands import Enqueue
     from cluster.types import QueueId
@@ -245,7 +246,8 @@ def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: P
 
     def found(queue: str | None) -> dict[str, int]:
         seen = tables if queue is None else tables.only("events", _of_queue(queue))
-        tables.write("client_findings", _clients(seen, tmp_path / "history.jsonl", queue))
+        asked = Asked(history=tmp_path / "history.jsonl", queue=queue)
+        tables.write("client_findings", _clients(seen, asked))
         rows = client_anomalies(seen, Limits()).collect()
         assert {row.code for row in rows} <= {"lost_message"}
         details.update({row.queue: row.detail for row in rows})
@@ -263,7 +265,7 @@ def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: P
     }
     assert "the log has it: ready" in details["all lost"]
     assert "no log that was given has it" in details["never stored"]
-    assert "not counted: 2 that died, were purged or deleted" in details["nameless"]
+    assert "not counted: 2 that died, were purged, withdrawn or deleted" in details["nameless"]
     assert "not counted" not in details["by body"]
     assert found("all gone") == {}
     assert found("one died") == {"one died": 2}
@@ -284,6 +286,38 @@ def test_clients_call_a_queue_by_its_name_and_by_its_vhost_where_that_is_not_eno
     assert called([*queues, ("d", "c", True)]) == {
         "//q": True, "q": True, "a/q": False, "a/b": True, "b": True, "a/c": False, "d/c": True,
     }  # fmt: skip
+
+
+def test_a_record_of_confirms_is_judged_where_logs_reach(spark: Any, tmp_path: Path) -> None:
+    from chaos.postmortem.queues.receipts import LOST, TWICE, receipts
+    from tests.postmortem.queue_events import START_MS, Told, filled
+
+    orders = Told(1, "orders").published(1, 3, publisher="web", seqno=1)
+    orders.entry(40, 60_000).published(4, publisher="web", seqno=2)
+    late = Told(2, "late", group=2).entry(90, 30_000).published(9, publisher="web", seqno=9)
+    replays = [
+        {"group": 1, "span": 0, "base": 1, "last": 99},
+        {"group": 2, "span": 0, "base": 80, "last": 99},
+    ]
+    ends = [{"node": "n1", "last_ns": (START_MS + 90_000) * 1_000_000}]
+    more = {"replays": replays, "segments": ends}
+    tables = filled(spark, tmp_path / "tables", [*orders.rows, *late.rows], more)
+    rows = [
+        ("orders", "web:1", START_MS + 1_000, 1),
+        ("orders", "web:2", None, 2),  # twice
+        ("orders", "web:7", START_MS + 1_000, 3),  # nowhere
+        ("orders", "web:8", None, 4),  # nowhere, and nobody knows when
+        ("orders", "web:8", START_MS + 90_000, 5),  # perhaps behind the end of the logs
+        ("late", "web:1", START_MS + 1_000, 6),  # before the log of its group begins
+        ("late", "web:2", START_MS + 40_000, 7),  # nowhere
+        ("late", "web:9", START_MS + 40_000, 8),
+        ("late", "2-90-0", START_MS + 40_000, 9),
+        ("elsewhere", "web:1", START_MS + 40_000, 10),
+    ]
+
+    found = receipts(tables, rows, {"orders": (1, 1), "late": (2, 2)}).collect()
+
+    assert {row.op: row.kind for row in found} == {2: TWICE, 3: LOST, 7: LOST}
 
 
 def test_a_body_may_begin_with_the_name_of_its_message() -> None:

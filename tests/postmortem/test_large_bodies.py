@@ -23,13 +23,14 @@ pytestmark = pytest.mark.spark
 async def lives(folder: Path, history: History) -> list[str]:
     """c:1 and c:3 are delivered and settled, c:2 is purged, and c:4 is said to be confirmed."""
 
-    def now() -> dict[str, int]:
+    def now() -> dict[str, Any]:
         return {"wall_ms": time.time_ns() // 1_000_000}
 
     async with Nodes(folder, 3, **{"limits.message_bytes_max": LIMIT}) as nodes:
         await nodes.declare("q")
         leader = await nodes.leader("q")
         info = nodes.one.cluster.queue_info("/", "q")
+        assert info is not None
         groups = [node.cluster.groups[info.group] for node in nodes.nodes.values()]
         await until(lambda: all(group.machine.version >= 3 for group in groups))
 

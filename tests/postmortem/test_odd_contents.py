@@ -13,7 +13,7 @@ from cluster.log import format as fmt
 from tests.postmortem.segments import MadeSegment
 
 #: As payloads of notes.
-ODD: Final = (
+ODD: Final[tuple[Any, ...]] = (
     None, 7, "x", {"a": 1}, [], [7], ["x"] * 5, [None] * 5, [[1]] * 5, ["n2", 1], [1.5] * 5,
     [1 << 70] * 5, ["n2", 1 << 62, -(1 << 62), 1 << 62, -(1 << 62)], ["n2", "1", "2", "3", "x"],
 )  # fmt: skip

@@ -109,7 +109,7 @@ class Runs:
             folder = self._folder / name
             planted = SCENES[name](folder / "nodes")
             build = nullcontext if planted.build is None else partial(broken, planted.build)
-            asked = Asked(build=build, history=planted.history)
+            asked = Asked(build=build, history=planted.history, confirmed=planted.confirmed)
             result = run(planted.paths, folder / "out", spark=self._spark, asked=asked)
             self._done[name] = planted, result
         return self._done[name]

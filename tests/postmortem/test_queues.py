@@ -333,6 +333,8 @@ def test_each_fault_is_found_and_located_and_what_is_nearly_one_is_not(tables: A
         ("sac_overlap", "sac token", 4, 4, "1-4-0", 1),
         ("poison_message", "poison", 3, 7, "1-2-0", 1),
         ("redelivery_storm", "storm", 3, None, None, 2_500),
+        ("late_settle", "stuck", 4, 4, "1-4-1", 1),  # a millisecond less than half an hour
+        ("late_settle", "storm", 252, 252, "1-2-0", 1),
     }
     stuck = {each for each in found if each[0] == "stuck_unacked"}
     assert {each for each in stuck if each[1] in ("stuck", "plain")} == {

@@ -264,7 +264,8 @@ def test_gaps_and_broken_chains_are_told_once(tmp_path: Path, spark: Any):
     )
     broken = chains.broken_chains(tables)
     # To hash a log takes longest of all: once is enough.
-    assert broken._jdf.queryExecution().optimizedPlan().toString().count("judged_runs") == 1
+    java: Any = broken._jdf
+    assert java.queryExecution().optimizedPlan().toString().count("judged_runs") == 1
     whole = whole.unionByName(broken, allowMissingColumns=True)
     tables.write("corruption", whole)
 

@@ -428,12 +428,12 @@ def test_a_check_passes_warns_fails_or_could_not_be_made():
 
 
 def test_the_summary_says_where_each_example_lies(tmp_path: Path):
-    write_facts(full(), tmp_path, about(status=2))
+    write_facts(full(), tmp_path, about(status=5))
 
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     by_code = {check["code"]: check for check in told["checks"]}
     assert (told["status"], told["exit"], told["from"]) == (
-        "violation", 2, "2026-11-18T03:00:00Z",
+        "violation", 5, "2026-11-18T03:00:00Z",
     )  # fmt: skip
     assert set(by_code) == set(RULES)
     assert by_code["corrupt_segment"]["examples"] == [{"node": EVIL, "file": EVIL, "offset": 1048}]
@@ -442,7 +442,7 @@ def test_the_summary_says_where_each_example_lies(tmp_path: Path):
 
 @pytest.mark.parametrize("colours", [False, True])
 def test_the_terminal_says_what_was_found_and_where_the_report_is(tmp_path: Path, colours: bool):
-    write_facts(full(), tmp_path, about(status=2))
+    write_facts(full(), tmp_path, about(status=5))
     out = StringIO()
     terminal = Console(file=out, width=200, force_terminal=colours, color_system="standard")
 

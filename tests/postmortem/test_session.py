@@ -57,6 +57,9 @@ def test_the_version_of_java_counts(no_java: Path, version: str, lacks: str | No
         (["x", "--limit", "lag=3"], "names are standstill_ms"),
         (["x", "--limit", "lag-ms=much"], "give NAME=NUMBER"),
         (["x", "--spark", "loud"], "give NAME=VALUE"),
+        (["x"], "x: there is no such folder"),
+        ([".", "--message", "7"], "give GROUP-ENTRY-OFFSET"),
+        ([".", "--since", "1h", "--until", "2h"], "since is not before until"),
         (["x", "--bogus"], "No such option: --bogus"),
         (["x", "--history", "no-such-file"], "'no-such-file' does not exist"),
         ([], "Missing argument 'DIR...'"),
@@ -74,18 +77,43 @@ def test_wrong_options_are_named_with_a_status_that_says_nothing_of_logs(
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("disk full"), ZeroDivisionError()])
 def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("chaos.postmortem.command.start", fail)
 
-    assert run(["postmortem", "x"]) == FAILED
+    assert run(["postmortem", str(tmp_path)]) == FAILED
 
     said = capsys.readouterr().err
     assert "the post-mortem itself failed" in said
     assert "Traceback" in said
+
+
+def test_a_record_of_confirms_is_read_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        pytest.fail("started")
+
+    monkeypatch.setattr("chaos.postmortem.command.start", start)
+    monkeypatch.setattr("chaos.postmortem.command.missing", lambda: None)
+    for text, words in (
+        ("queue,name\norders,7\n", "it needs queue, and publisher and number, or message"),
+        ("queue,publisher,number\norders,web,seven\n", "row 1"),
+        ("queue,message,time\norders,1-7-0,yesterday\n", "row 1"),
+        ("", "neither CSV with a header nor Parquet"),
+    ):
+        file = tmp_path / "confirmed.csv"
+        file.write_text(text)
+
+        assert run(["postmortem", str(tmp_path), "--confirmed", str(file)]) == UNREADABLE
+
+        assert words in capsys.readouterr().err
 
 
 def test_no_status_has_two_meanings() -> None:

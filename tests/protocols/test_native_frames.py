@@ -45,6 +45,46 @@ GOOD: dict[str, tuple[list[Any], Any]] = {
         [10, 1, "q", "p", 3, [b"a", b"b"], {"key": "k"}, None],
         requests.Publish(1, "q", "p", 3, [b"a", b"b"], {"key": "k"}, None),
     ),
+    "publish_to": (
+        [13, 1, "x", "k", [b"a"], None, None],
+        requests.PublishTo(1, "x", "k", [b"a"], None, None),
+    ),
+    "transact": (
+        [
+            14,
+            1,
+            [
+                [10, "q", [b"a"], {"key": "k"}, {1: 5}],
+                [13, "x", "k", [b"b"], None, None],
+                [30, "q", CONSUMER, [[1, 2]], 9],
+                [31, "q", CONSUMER, [[3, 3]], True, 500],
+                [32, "q", CONSUMER, [[4, 4]], None],
+            ],
+        ],
+        requests.Transact(
+            1,
+            [
+                requests.Publish(0, "q", None, 0, [b"a"], {"key": "k"}, {1: 5}),
+                requests.PublishTo(0, "x", "k", [b"b"], None, None),
+                requests.Settle(0, "q", CONSUMER, [(1, 2)], 9),
+                requests.Return(0, "q", CONSUMER, [(3, 3)], True, 500),
+                requests.Discard(0, "q", CONSUMER, [(4, 4)], None),
+            ],
+        ),
+    ),
+    "declare_exchange": (
+        [57, 1, "x", "topic", {"durable": False}],
+        requests.DeclareExchange(1, "x", "topic", False, False, False, {}),
+    ),
+    "delete_exchange": ([58, 1, "x", True], requests.DeleteExchange(1, "x", True)),
+    "bind": (
+        [59, 1, "x", "queue", "q", "k", {"x-match": "any"}],
+        requests.Bind(1, "x", "queue", "q", "k", {"x-match": "any"}),
+    ),
+    "unbind": (
+        [60, 1, "x", "exchange", "y", "k", None],
+        requests.Bind(1, "x", "exchange", "y", "k", {}, bound=False),
+    ),
     "subscribe": (
         [20, 1, "q", {"tag": "t", "credit": 5, "held": [[1, 2, 9]]}],
         requests.Subscribe(1, "q", "t", 5, 0, False, False, None, [(1, 2, 9)]),

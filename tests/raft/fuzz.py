@@ -40,8 +40,8 @@ from cluster.log import MEMBERSHIP, SnapshotRefused
 from cluster.raft.configuration import Configuration, Configurations, decode, split
 from cluster.raft.host import Role
 from cluster.raft.member import Member
+from cluster.raft.messages import VOTE, VOTED
 from cluster.raft.options import RaftOptions
-from cluster.raft.transport import VOTE, VOTED
 from cluster.recovery.lost_majority import go_on, lacks_majority
 from cluster.types import NodeId
 from tests.raft.world import GROUP, MemoryJournal
@@ -256,8 +256,9 @@ class Node:
         member.tick(now)
         if member.leads:
             member.apply()
-        member.flush(now)
-        self.late += member.transport.take_late()
+        if member.leads:
+            member.replication.flush(now)
+        self.late += member.take_late()
         self.syncing = self.journal.dirty
         if not self.syncing:
             self._after()

@@ -169,6 +169,7 @@ class Cluster:
         if self.connected(sender, to):
             message = cbor2.loads(data)
             self.nodes[to].drive_loop.receive(GroupId(message[0]), NodeId(sender), message)
+            self.nodes[to].links.flush()
 
     def kill(self, name: str) -> None:
         """The power of one node goes."""
@@ -235,7 +236,7 @@ class ClusterMember:
             identity=LogIdentity(self.name, "test"),
             options=cluster.log_options,
         )
-        self.drive_loop = DriveLoop(self.log, self.links, self.clock)
+        self.drive_loop = DriveLoop(self.log.wal, self.links, self.clock)
         for number in range(1, cluster.group_count + 1):
             group = Group(
                 GroupId(number),

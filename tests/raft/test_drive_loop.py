@@ -7,7 +7,7 @@ import pytest
 
 from cluster.log import FatalDiskError, LogCorrupt
 from cluster.raft.drive_loop import DriveLoop
-from cluster.raft.transport import APPEND, APPENDED
+from cluster.raft.messages import APPEND, APPENDED
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue
 from tests.testkit.clocks import FakeClock
@@ -22,6 +22,7 @@ class FakeLog:
         self.must_sync = True
         self.release: asyncio.Event | None = None
         self.error: Exception | None = None
+        self.record_count = self.written_bytes = 0
 
     def write(self) -> bool:
         self.events.append("write")
@@ -316,15 +317,15 @@ async def test_appends_leave_before_the_sync_and_acknowledgements_after_it():
                 order.append((name, message[1]))
             return send(peer, message)
 
-        async def watch_sync(name=name, sync=node.log.sync):
+        async def watch_sync(name=name, sync=node.log.wal.sync):
             result = await sync()
             order.append((name, "synced"))
             return result
 
         node.links.send = watch_send
-        node.log.sync = watch_sync
+        node.log.wal.sync = watch_sync
         for each in node.groups.values():
-            each.member.transport._links.send = watch_send
+            each.member._links.send = watch_send
     await group.ask(enqueue(b"x"))
 
     leader = [what for name, what in order if name == group.node]
@@ -381,7 +382,7 @@ async def test_a_follower_acknowledges_before_it_applies():
         return send(peer, message)
 
     cluster.nodes[name].links.send = watch_send
-    follower.member.transport._links.send = watch_send
+    follower.member._links.send = watch_send
     follower.on_applied.append(lambda *_: order.append("applied"))
     await group.ask(enqueue(b"x"))
     order.clear()
@@ -404,6 +405,57 @@ async def test_an_acknowledgement_costs_the_leader_no_round():
     await cluster.stop()
 
 
+async def test_a_heartbeat_that_brings_nothing_costs_a_follower_no_round():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    term = group.term
+    followers = [node for name, node in cluster.nodes.items() if name != group.node]
+    before = [node.drive_loop.count for node in followers]
+    await asyncio.sleep(10)  # five election timeouts
+    assert [node.drive_loop.count - was for node, was in zip(followers, before, strict=True)] == [
+        0,
+        0,
+    ]
+    assert (group.ready, group.term) == (True, term)
+    await cluster.stop()
+
+
+async def test_a_heartbeat_is_not_answered_before_its_term_is_on_disk():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    name, other = (n for n in cluster.names if n != group.node)
+    node = cluster.nodes[name]
+    follower = node.groups[1]
+    release = asyncio.Event()
+
+    async def pause(operation: str) -> None:
+        await release.wait()
+
+    cluster.disks[name]._pause = pause
+    answered: list[int] = []
+
+    def watch(peer, message, send=node.links.send):
+        if message[1] == APPENDED and peer == other:
+            answered.append(message[2])
+        return send(peer, message)
+
+    node.links.send = watch
+    term, last = group.term + 1, follower.last_index
+    heartbeat = [1, APPEND, term, last, follower.member.last_term, follower.commit_index, []]
+    for _ in range(3):
+        node.drive_loop.receive(GroupId(1), NodeId(other), list(heartbeat))
+        await asyncio.sleep(0.01)
+    assert (follower.term, answered) == (term, [])
+    release.set()
+    await asyncio.sleep(0.01)
+    assert set(answered) == {term}
+    await cluster.stop()
+
+
 async def test_the_heartbeats_of_all_groups_leave_together():
     cluster = await Cluster(groups=5).start()
     for n in range(1, 6):
@@ -419,7 +471,7 @@ async def test_the_heartbeats_of_all_groups_leave_together():
             return send(peer, message)
 
         for group in node.groups.values():
-            group.member.transport._links.send = watch
+            group.member._links.send = watch
     await asyncio.sleep(2)
     for times in sent.values():
         assert 9 <= len(times) <= 11

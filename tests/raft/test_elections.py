@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.raft.member import Role
+from cluster.raft.messages import APPEND, APPENDED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW, VOTE, VOTED
 from cluster.raft.pysyncobj_core import REGULAR
-from cluster.raft.transport import APPEND, APPENDED, PRE_VOTE, PRE_VOTED, TIMEOUT_NOW, VOTE, VOTED
 from cluster.types import NodeId
 from tests.raft.world import GROUP, World
 

@@ -75,7 +75,7 @@ async def test_an_entry_holds_no_more_commands_than_ordinals_can_number():
 async def test_what_arrives_during_a_sync_becomes_the_next_entry():
     cluster = await Cluster().start()
     group = await cluster.elect()
-    log = cluster.nodes[group.node].log
+    log = cluster.nodes[group.node].log.wal
 
     async def slow_sync(sync=log.sync) -> float:
         await asyncio.sleep(0.002)
@@ -575,7 +575,7 @@ async def test_status_tells_how_far_each_member_is():
     assert status["commit"] == status["applied"] == status["last"] == group.last_index
     assert set(status["lag"].values()) == {0}
     assert all(group.caught_up(NodeId(n)) for n in cluster.names if n != group.node)
-    assert status["machine"] == {"stored": 1}
+    assert group.machine.overview() == {"stored": 1}
 
 
 async def test_followers_learn_of_a_commit_soon_when_nothing_follows():

@@ -8,8 +8,8 @@ import cbor2
 import pytest
 
 from cluster.raft import snapshots
+from cluster.raft.messages import APPEND, INSTALL
 from cluster.raft.pysyncobj_core import REGULAR
-from cluster.raft.transport import APPEND, INSTALL
 from cluster.types import BodyRef, NodeId
 from tests.raft.nodes import Cluster, GroupOptions, enqueue
 from tests.raft.world import GROUP, Node, World

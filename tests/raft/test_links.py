@@ -67,6 +67,7 @@ class End:
         clock: SystemClock | None = None,
         link_bytes_max: int = 64 << 20,
         versions: str = "",
+        previous: bytes | None = None,
     ) -> None:
         self.events: list[Any] = []
         self.received: list[Any] = []
@@ -85,6 +86,7 @@ class End:
             gone_after_s=gone_after_s,
             link_bytes_max=link_bytes_max,
             versions=versions,
+            previous_secret=previous,
         )
 
     async def start(self) -> None:
@@ -284,6 +286,29 @@ async def test_an_idle_link_stays_up_by_its_pings() -> None:
             lambda: a.events[-1] == ("up", "n2", 1) and b.events == [("up", "n1", 1)],
             for_s=2 * 0.6,
         )
+
+
+async def test_a_link_on_which_much_is_heard_is_pinged_once_a_second() -> None:
+    a, b = End("n1", link_timeout_ms=60_000), End("n2", link_timeout_ms=60_000)
+    async with started(a, b):
+        await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
+        connection = a.links._peers[NodeId("n2")].connection
+        assert connection is not None
+        pings: list[float] = []
+        connection.ping = lambda: pings.append(a.links._loop.time())  # type: ignore[method-assign]
+
+        def look() -> int:
+            assert a.links._care is not None
+            a.links._care.cancel()
+            a.links._take_care()
+            return len(pings)
+
+        assert look() == 1
+        assert look() == 1  # it was heard, and pinged, a moment ago
+        a.links._peers[NodeId("n2")].pinged_s -= links.CLOCK_SAMPLE_S
+        assert look() == 2
+        connection.heard_s -= 60 / 4 + 1
+        assert look() == 3
 
 
 async def test_a_process_that_stood_still_does_not_blame_its_peers() -> None:
@@ -545,6 +570,38 @@ async def test_a_stranger_is_refused_by_both_ends_and_harms_nobody(
     assert line["event"] == "link_refused"
     assert line["peer_address"].startswith("127.0.0.1:")
     assert line["reason"]
+
+
+NEW = b"the new secret of the cluster"
+OLD_ONE: dict[str, Any] = {"secret": SECRET}
+CHANGED: dict[str, Any] = {"secret": NEW, "previous": SECRET}
+NEW_ONE: dict[str, Any] = {"secret": NEW}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (OLD_ONE, CHANGED),
+        (CHANGED, OLD_ONE),
+        (CHANGED, CHANGED),
+        (CHANGED, NEW_ONE),
+        (NEW_ONE, CHANGED),
+    ],
+)
+async def test_a_secret_is_replaced_node_by_node(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    a, b = End("n1", **one), End("n2", **other)
+    async with started(a, b):
+        await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
+
+
+async def test_a_secret_that_was_replaced_is_void_once_nobody_keeps_it() -> None:
+    a, b = End("n1", **OLD_ONE), End("n2", **NEW_ONE)
+    with structlog.testing.capture_logs() as logs:
+        async with started(a, b):
+            await until(lambda: "wrong_secret" in codes_in(logs))
+            assert not a.links.connected(NodeId("n2"))
 
 
 async def refusal_of(data: bytes, end: End | None = None, *, wait: bool = False) -> dict[str, Any]:

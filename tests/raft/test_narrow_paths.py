@@ -12,7 +12,7 @@ from cluster.log import FatalDiskError, Log, LogIdentity, LogOptions, SnapshotRe
 from cluster.log.memory_disk import MemoryDisk
 from cluster.raft import snapshots
 from cluster.raft.member import Role
-from cluster.raft.transport import APPEND
+from cluster.raft.messages import APPEND
 from cluster.types import NodeId
 from tests.raft.nodes import Cluster, ListMachine, enqueue
 from tests.raft.test_install import behind

@@ -8,8 +8,8 @@ import pytest
 
 from cluster.raft.drive_loop import FATAL
 from cluster.raft.following import Diverged
+from cluster.raft.messages import APPEND, APPENDED
 from cluster.raft.pysyncobj_core import NO_OP, REGULAR
-from cluster.raft.transport import APPEND, APPENDED
 from cluster.types import NodeId
 from tests.raft.world import GROUP, World
 

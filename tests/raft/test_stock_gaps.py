@@ -13,9 +13,9 @@ from pysyncobj.syncobj import SyncObj
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.raft.member import Role
+from cluster.raft.messages import APPEND, APPENDED, REJECTED, VOTE, VOTED
 from cluster.raft.progress import WINDOW_BYTES_MAX
 from cluster.raft.pysyncobj_core import REGULAR, PickleRefused
-from cluster.raft.transport import APPEND, APPENDED, REJECTED, VOTE, VOTED
 from cluster.types import NodeId, QueueId, Stamp
 from tests.raft.stock_world import StockWorld
 from tests.raft.world import GROUP, World
@@ -472,7 +472,7 @@ def test_ours_bytes_on_their_way_to_a_follower_are_bounded():
     world.wires.sent.clear()
     for _ in range(200):
         world.propose(bytes(60_000))
-        leader.member.flush(world.now)
+        leader.member.replication.flush(world.now)
 
     unanswered = sum(
         len(command)

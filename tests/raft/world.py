@@ -388,8 +388,9 @@ class Node:
                 member.installed(done=False)
         member.tick(now)
         member.apply()
-        member.flush(now)
-        self.late += member.transport.take_late()
+        if member.leads:
+            member.replication.flush(now)
+        self.late += member.take_late()
         if self.journal.dirty and self.sync_ms:
             self.busy_until = self.world.wires.now_ms + self.sync_ms
         else:
@@ -397,7 +398,7 @@ class Node:
 
     def finish(self) -> None:
         self.journal.keep()
-        late, self.late = self.late + self.member.transport.take_late(), []
+        late, self.late = self.late + self.member.take_late(), []
         for peer, message in late:
             self.links.send(peer, message)
 

@@ -18,6 +18,8 @@ from chaos.simulator.run import Result, Run, Status
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import TransactionPart
 from cluster.machine.context import ApplyContext
+from cluster.machine.keyed import KeyedReady
+from cluster.machine.messages import Messages
 from cluster.machine.replies import Ok, Reply
 from cluster.machine.transactions import Transactions
 from node.broker.transactions import TransactionCoordinator
@@ -107,6 +109,44 @@ def test_a_part_without_room_that_is_kept_for_it_is_found_out() -> None:
     result = _unsafe("resets", no_room, features=("room",), default_groups=2)
 
     assert _seen(result, "room") == {"over the limit"}
+
+
+def _let_go(keyed: KeyedReady, first: int, last: int) -> None:
+    """Whatever they hold is free."""
+    for position in range(first, last + 1):
+        key = keyed._keys.get(position)
+        if key is not None and key.holder == position:
+            key.holder = 0
+            if key.ready:
+                keyed._ring[key] = None
+
+
+def test_a_second_message_of_a_key_in_flight_is_found_out() -> None:
+    honest = KeyedReady.serve
+
+    def hold_nothing(self: KeyedReady, limit: int) -> tuple[int, int]:
+        first, last = honest(self, limit)
+        _let_go(self, first, last)
+        return first, last
+
+    result = _unsafe(
+        "resets", mock.patch.object(KeyedReady, "serve", hold_nothing), features=("groups",)
+    )
+
+    assert "two in flight" in _seen(result, "message-groups")
+
+
+def test_a_message_that_is_overtaken_while_it_waits_for_its_retry_is_found_out() -> None:
+    honest = Messages.delay
+
+    def let_go(self: Messages, first: int, last: int, ready_at_ms: int) -> None:
+        honest(self, first, last, ready_at_ms)
+        if self.keyed is not None:
+            _let_go(self.keyed, first, last)
+
+    result = _unsafe("resets", mock.patch.object(Messages, "delay", let_go), features=("groups",))
+
+    assert "overtaken" in _seen(result, "message-groups")
 
 
 def test_an_import_that_leaves_what_came_before_its_refusal_is_found_out() -> None:

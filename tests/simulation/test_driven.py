@@ -76,7 +76,7 @@ def test_streams_are_stored_read_and_compared() -> None:
 @pytest.mark.parametrize(
     ("build", "workload", "checker", "shown_by"),
     [
-        ("sac-without-fencing", "w3-native", "sac-exclusion", 4),
+        ("sac-without-fencing", "w3-native", "sac-exclusion", 17),
         ("dedup-not-replicated", "w9-native", "total-queue", 4),
         ("unflagged-redelivery", "w1-native", "total-queue", 1),
         ("unflagged-redelivery", "w1-amqp", "total-queue", 0),

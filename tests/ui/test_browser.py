@@ -26,6 +26,7 @@ PAGES = {
     "overview": "overview",
     "queues": "queues",
     "queue": "queues/%2F/payments.dead",
+    "split": "queues/%2F/audit",
     "streams": "streams",
     "stream": "streams/%2F/EVENTS",
     "exchanges": "exchanges",
@@ -37,6 +38,8 @@ PAGES = {
     "policies": "policies",
     "users": "users",
     "definitions": "definitions",
+    "backups": "backups",
+    "audit": "audit",
 }
 
 
@@ -51,10 +54,21 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
             definition={"max-length": 100_000},
             apply_to="queues",
         )
+        for day, messages in ((20, 98_200), (21, 104_512)):
+            await api.post(
+                "backups",
+                time=f"2026-11-{day}T03:00:00+00:00",
+                folder=f"/backup/2026-11-{day}",
+                host="ops1",
+                messages=messages,
+                bytes=messages * 102,
+                groups=9,
+            )
         address = nodes.one.amqp.address
         assert address is not None
         shop = Shop(int(address.rpartition(":")[2]))
         await asyncio.to_thread(shop.start)
+        await api.post("queues/%2F/audit/split", shards=3)
         yield nodes
         await asyncio.to_thread(shop.close)
 

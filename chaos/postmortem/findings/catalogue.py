@@ -8,7 +8,7 @@ from typing import Final, Literal
 Severity = Literal["violation", "unreadable", "warning"]
 
 #: Exit status of the command; the worst finding decides, in this order.
-EXITS: Final[dict[str, int]] = {"violation": 2, "unreadable": 3, "warning": 1}
+EXITS: Final[dict[str, int]] = {"violation": 5, "unreadable": 3, "warning": 1}
 CLEAN: Final = 0
 
 
@@ -224,6 +224,14 @@ RULES: Final[dict[str, Rule]] = {
             "Confirms wait for the disk: look at what else writes to it; use faster storage.",
         ),
         Rule(
+            "slow_disk",
+            "warning",
+            "A disk slower than its peers",
+            "For minutes the fsyncs of a node took many times as long as those of its peers.",
+            "A disk that fails, or that others write to: compare the hosts, replace it before it"
+            " holds up a leader.",
+        ),
+        Rule(
             "lagging_replica",
             "warning",
             "A replica lagged",
@@ -255,6 +263,14 @@ RULES: Final[dict[str, Rule]] = {
             " delivered to another one.",
         ),
         Rule(
+            "late_settle",
+            "warning",
+            "Nearly too late",
+            "A consumer settled a delivery shortly before it would have been taken for stuck.",
+            "With a little more load it is over its consumer timeout, and gets all again: make it"
+            " quicker, let it extend its lease, or raise the timeout.",
+        ),
+        Rule(
             "redelivery_storm",
             "warning",
             "Redelivery storm",
@@ -270,6 +286,14 @@ RULES: Final[dict[str, Rule]] = {
             "Look at it (`quorate message`), fix the consumer; set a delivery limit and a"
             " dead-letter exchange so that it leaves.",
         ),
+        Rule(
+            "dead_letter_loop",
+            "warning",
+            "A dead-letter loop",
+            "One message died in the same queue again and again, and came back as a dead letter.",
+            "Its dead-letter exchange leads back to where it died: have consumers give up after"
+            " some deaths (header `x-death`), or end the way in a queue that nobody rejects from.",
+        ),
     )
 }
 
@@ -280,8 +304,10 @@ OF_REPLAY: Final = (
     "unflagged_duplicate",
     "sac_overlap",
     "stuck_unacked",
+    "late_settle",
     "redelivery_storm",
     "poison_message",
+    "dead_letter_loop",
 )
 
 

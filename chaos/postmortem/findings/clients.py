@@ -12,11 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.limits import Limits
 from chaos.postmortem.queues.outcomes import GONE, became
+from chaos.postmortem.queues.receipts import CHECKER, LOST
 from chaos.postmortem.tables import Tables, as_findings
 
 #: By what the checkers call it; all else is `client_anomaly`.
 CODES: Final = {
     "lost": "lost_message",
+    LOST: "lost_message",
     "duplicated without the flag": "unflagged_duplicate",
     "delivered after its settle": "settled_again",
     "token shared": "sac_overlap",
@@ -59,11 +61,13 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
             F.col("first_seen.message").alias("message"),
             (F.col("first_seen.at_ms") * 1_000_000).alias("from_ns"),
             F.concat(
-                F.lit("clients' history, "),
-                "checker",
-                F.lit(": "),
+                F.when(
+                    F.col("checker") == CHECKER, F.lit("clients' record of confirms: ")
+                ).otherwise(F.concat(F.lit("clients' history, "), "checker", F.lit(": "))),
                 "kind",
-                F.lit("; first at op "),
+                F.when(F.col("checker") == CHECKER, F.lit("; first in row ")).otherwise(
+                    F.lit("; first at op ")
+                ),
                 F.col("first_seen.op").cast("string"),
                 F.when(F.col("first_seen.detail") != "", F.lit(", ")).otherwise(F.lit("")),
                 "first_seen.detail",
@@ -71,8 +75,8 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
                 F.when(
                     F.col("excused") > 0,
                     F.format_string(
-                        "; not counted: %d that died, were purged or deleted, and that nothing"
-                        " names",
+                        "; not counted: %d that died, were purged, withdrawn or deleted, and that"
+                        " nothing names",
                         "excused",
                     ),
                 ).otherwise(F.lit("")),

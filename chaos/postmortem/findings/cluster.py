@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,6 +23,8 @@ LOST: Final = ("killed", "silent", "stepped down")
 INCIDENT_NS: Final = 5 * S_NS
 #: Slow syncs of one disk belong together when they are no further apart.
 SPELL_NS: Final = MINUTE_NS
+#: Of so many notes of a minute, one a second, the median says how quick a disk is.
+NOTES_MIN: Final = 5
 #: Around a jump, what two clocks differ by may be measured before it or behind it.
 AROUND_JUMP_NS: Final = 2 * MINUTE_NS
 
@@ -70,13 +74,11 @@ def two_leaders(tables: Tables, limits: Limits) -> DataFrame:
     return as_findings(found, "two_leaders")
 
 
-def _losses(tables: Tables) -> DataFrame:
-    """Elections that replaced a leader without being asked to, in common time."""
-    won = tables["elections"].filter(
-        (F.col("candidate") == F.col("leader")) & F.col("cause").isin(*LOST)
-    )
+def losses(elections: DataFrame, shifts: DataFrame) -> DataFrame:
+    """Elections that replaced a leader without being asked to, with `lost_ns` and `back_ns`."""
+    won = elections.filter((F.col("candidate") == F.col("leader")) & F.col("cause").isin(*LOST))
     timed = in_common_time(
-        won.withColumnRenamed("candidate", "node"), tables["shifts"], "led_ns"
+        won.withColumnRenamed("candidate", "node"), shifts, "led_ns"
     ).withColumnRenamed("node", "successor")
     led_ns = F.col("led_ns") + F.col("shift_ns")
     without_ns = (F.col("without_leader_ms") * MS_NS).cast("bigint")
@@ -84,14 +86,13 @@ def _losses(tables: Tables) -> DataFrame:
 
 
 def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
-    losses = _in_sessions(
-        _losses(tables).withColumnRenamed("before", "node"), ["node"], "lost_ns", INCIDENT_NS
-    )
+    lost = losses(tables["elections"], tables["shifts"]).withColumnRenamed("before", "node")
+    sessions = _in_sessions(lost, ["node"], "lost_ns", INCIDENT_NS)
     last = F.row_number().over(
         Window.partitionBy("group", "node", "session").orderBy(F.desc("term"))
     )
     incidents = (
-        losses.withColumn("successor", F.format_string("%d: %s", "group", "successor"))
+        sessions.withColumn("successor", F.format_string("%d: %s", "group", "successor"))
         .withColumn("nth", last)
         .groupBy("node", "session")
         .agg(
@@ -212,7 +213,7 @@ def flapping_leader(tables: Tables, limits: Limits) -> DataFrame:
     of_group = Window.partitionBy("group").orderBy("back_ns")
     within = of_group.rangeBetween(-span_ns, 0)
     changes = (
-        _losses(tables)
+        losses(tables["elections"], tables["shifts"])
         .withColumn("changes", F.count("*").over(within))
         .withColumn("since_ns", F.min("lost_ns").over(within))
     )
@@ -301,6 +302,84 @@ def slow_sync(tables: Tables, limits: Limits) -> DataFrame:
         )
     )
     return as_findings(found, "slow_sync")
+
+
+def slow_disk(tables: Tables, limits: Limits) -> DataFrame:
+    """A disk that need never be as slow as `slow_sync` says, and yet is much slower than those of
+    its peers, minute after minute.
+    """
+    middle = F.percentile_approx("longest_ms", 0.5).alias("ms")
+    first = [F.min_by(name, "at_ns").alias(name) for name in ("file", "offset")]
+    minutes = (
+        tables["syncs"]
+        .withColumn("minute_ns", F.col("at_ns") - F.col("at_ns") % MINUTE_NS)
+        .groupBy("node", "minute_ns")
+        .agg(F.count("*").alias("notes"), middle, *first)
+        .filter(F.col("notes") >= NOTES_MIN)
+    )
+    spells = slow_spells([Syncs(**row.asDict()) for row in minutes.collect()], limits)
+    rows = [
+        (one.node, one.minute_ns, last.minute_ns + MINUTE_NS, count, one.file, one.offset, told)
+        for one, last, count, told in spells
+    ]
+    columns = (
+        "node string, from_ns bigint, to_ns bigint, count bigint, file string, offset bigint,"
+        " detail string"
+    )
+    return as_findings(tables.spark.createDataFrame(rows, columns), "slow_disk")
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs:
+    """A minute of a node's disk. ms: of half of its notes the longest fsync took no longer."""
+
+    node: str
+    minute_ns: int
+    notes: int
+    ms: float
+    file: str | None = None
+    offset: int | None = None
+
+
+def slow_spells(minutes: Sequence[Syncs], limits: Limits) -> list[tuple[Syncs, Syncs, int, str]]:
+    """Minutes on end in which a disk took many times as long as the median one of its peers: the
+    first and the last one, how many, and in words.
+    """
+    peers: dict[int, dict[str, float]] = {}
+    for each in minutes:
+        peers.setdefault(each.minute_ns, {})[each.node] = each.ms
+    spells: list[list[Syncs]] = []
+    usual = list[float]()
+    for each in sorted(minutes, key=lambda it: (it.node, it.minute_ns)):
+        others = [ms for node, ms in peers[each.minute_ns].items() if node != each.node]
+        if not others or each.ms < max(
+            limits.slow_disk_ms, median(others) * limits.slow_disk_times
+        ):
+            continue
+        last = spells[-1][-1] if spells else None
+        if last and last.node == each.node and last.minute_ns + MINUTE_NS == each.minute_ns:
+            spells[-1].append(each)
+        else:
+            spells.append([each])
+            usual.append(median(others))
+    return [
+        (
+            spell[0],
+            spell[-1],
+            len(spell),
+            _slower(spell, ms),
+        )
+        for spell, ms in zip(spells, usual, strict=True)
+        if len(spell) >= limits.slow_disk_minutes
+    ]
+
+
+def _slower(spell: Sequence[Syncs], peers_ms: float) -> str:
+    own_ms = median(each.ms for each in spell)
+    return (
+        f"for {len(spell)} minutes its longest fsync of a second took {own_ms:.0f} ms, that of its"
+        f" peers {peers_ms:.1f} ms"
+    )
 
 
 def _with_jumps(slow: DataFrame, jumps: DataFrame) -> DataFrame:

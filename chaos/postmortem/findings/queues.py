@@ -220,7 +220,17 @@ def _overlaps(wrong: DataFrame) -> DataFrame:
 
 def stuck_unacked(tables: Tables, limits: Limits) -> DataFrame:
     """By consumer. `first`: the entry that delivered what it held longest."""
-    stuck = tables["unacked"].where(F.col("longest_ms") >= limits.stuck_ms)
+    return as_findings(_held(tables, F.col("longest_ms") >= limits.stuck_ms), "stuck_unacked")
+
+
+def late_settle(tables: Tables, limits: Limits) -> DataFrame:
+    """As `stuck_unacked`, of what ended just before."""
+    near = F.col("longest_ms") >= limits.stuck_ms * limits.late_share
+    return as_findings(_held(tables, near & (F.col("longest_ms") < limits.stuck_ms)), "late_settle")
+
+
+def _held(tables: Tables, so_long: Column) -> DataFrame:
+    stuck = tables["unacked"].where(so_long)
     stuck = stuck.withColumn("position", F.col("longest_position"))
     message = tables["messages"].select(
         *QUEUE, "position", "message", F.col("outcome").alias("outcome")
@@ -228,7 +238,7 @@ def stuck_unacked(tables: Tables, limits: Limits) -> DataFrame:
     stuck = message.join(F.broadcast(stuck), [*QUEUE, "position"])
     terms = _terms(tables, stuck.select("group", F.col("longest_entry").alias("index")))
     at_ms = F.when(F.col("oldest_position") == F.col("position"), F.col("oldest_ms"))
-    found = stuck.join(
+    return stuck.join(
         terms.withColumnRenamed("index", "longest_entry"), ["group", "longest_entry"], "left"
     ).select(
         "group",
@@ -254,7 +264,6 @@ def stuck_unacked(tables: Tables, limits: Limits) -> DataFrame:
             F.col("held").cast("string"),
         ).alias("detail"),
     )
-    return as_findings(found, "stuck_unacked")
 
 
 def _terms(tables: Tables, wanted: DataFrame) -> DataFrame:
@@ -359,4 +368,47 @@ def poison_message(tables: Tables, limits: Limits) -> DataFrame:
             ).alias("detail"),
         ),
         "poison_message",
+    )
+
+
+def dead_letter_loop(tables: Tables, limits: Limits) -> DataFrame:
+    """One for each queue. A dead letter is called as the message that it was, while it stays in its
+    group. `first`: the entry that brought the one that died most often.
+    """
+    died = tables["messages"].where("outcome = 'died'")
+    loops = (
+        died.groupBy(*QUEUE, "name", "message")
+        .agg(
+            F.count("*").alias("deaths"),
+            F.min("entry").alias("entry"),
+            F.min("outcome_ms").alias("from_ms"),
+            F.max("outcome_ms").alias("to_ms"),
+            F.max("reason").alias("reason"),
+        )
+        .where(F.col("deaths") >= limits.loop_deaths)
+    )
+    queues = loops.groupBy(*QUEUE, "name").agg(
+        F.count("*").alias("count"),
+        F.max(F.struct("deaths", "message", "entry", "reason")).alias("worst"),
+        F.min("from_ms").alias("from_ms"),
+        F.max("to_ms").alias("to_ms"),
+    )
+    detail = F.format_string(
+        "one message died %d times there (%s), and came back; such messages: %d",
+        "worst.deaths",
+        "worst.reason",
+        "count",
+    )
+    return as_findings(
+        queues.select(
+            "group",
+            F.col("name").alias("queue"),
+            F.col("worst.entry").alias("first"),
+            F.col("worst.message").alias("message"),
+            (F.col("from_ms") * MS_NS).alias("from_ns"),
+            (F.col("to_ms") * MS_NS).alias("to_ns"),
+            "count",
+            detail.alias("detail"),
+        ),
+        "dead_letter_loop",
     )

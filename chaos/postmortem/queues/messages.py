@@ -18,7 +18,7 @@ from chaos.postmortem.tables import Tables
 #: Events that say where a message comes from, that somebody got it, and that it left.
 BIRTHS: Final = ("published", "letter", "known")
 DELIVERIES: Final = ("delivered", "got")
-ENDS: Final = ("settled", "died", "purged", "deleted")
+ENDS: Final = ("settled", "died", "purged", "withdrawn", "deleted")
 #: So many neighbours are looked at in one place.
 BUCKET: Final = 4_096
 #: Tokens begin with the index of the entry that gave them out: cluster.types.ORDINAL_BITS.

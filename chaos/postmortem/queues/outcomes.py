@@ -24,7 +24,7 @@ from cluster.machine.admission import EPHEMERAL_PREFIX
 from cluster.types import LargeBody
 
 #: How messages leave a queue without a consumer: clients cannot tell that from a loss.
-GONE: Final = ("died", "purged", "deleted")
+GONE: Final = ("died", "purged", "withdrawn", "deleted")
 #: No id is longer.
 _ID_BYTES_MAX: Final = 256
 _ENDS_OF_NUMBERS: Final = re.compile(rb"(?<=\d)(?!\d)")

@@ -27,8 +27,8 @@ _BESIDE: Final = frozenset(
         "restored.jsonl", "given-up.jsonl", "backup.json", "node.log", "audit.log",
     }
 )  # fmt: skip
-#: Not whole yet, and nobody's: what it becomes has another name.
-_UNFINISHED: Final = ".tmp"
+#: Not whole yet, and nobody's: what it becomes has another name. Or what a segment has already.
+_PASSED_OVER: Final = (".tmp", fmt.HEADS_SUFFIX)
 _LIKE_A_LOG: Final = re.compile(r"(\d{12}(-\d{20})?\.log|\d+-\d+\.snap)\W.*")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -239,7 +239,9 @@ def _unknown(found: Iterable[Found], segments: Iterable[Segment]) -> Iterator[Un
         if owner is None and not packed:
             continue
         known = _number(each) is not None or _snapshot(each) is not None or name in _BESIDE
-        if name.endswith(_UNFINISHED) or (known and (each.bytes >= 0 or _number(each) is not None)):
+        if name.endswith(_PASSED_OVER) or (
+            known and (each.bytes >= 0 or _number(each) is not None)
+        ):
             continue
         cluster, node = ("", "") if owner is None else (owner.cluster, owner.node)
         if known:

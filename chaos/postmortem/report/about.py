@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from chaos.postmortem.limits import Limits
 
 #: By exit status (`findings.catalogue`): one word for machines, one sentence for people.
-WORDS: Mapping[int, str] = {0: "clean", 1: "warnings", 2: "violation", 3: "unreadable"}
+WORDS: Mapping[int, str] = {0: "clean", 1: "warnings", 5: "violation", 3: "unreadable"}
 VERDICTS: Mapping[int, str] = {
     0: "Nothing found",
     1: "Warnings: no promise was broken",
-    2: "A promise was broken",
     3: "Not everything could be read",
+    5: "A promise was broken",
 }
 
 
@@ -29,6 +29,7 @@ class About:
     seconds: float  # that it took
     limits: Limits = field(default_factory=Limits)
     history: str | None = None  # of the clients
+    confirmed: str | None = None  # their record of it
     message: str | None = None  # GROUP-ENTRY-OFFSET: whose history is asked for
     queue: str | None = None
     since: str | None = None

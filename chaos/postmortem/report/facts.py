@@ -6,9 +6,10 @@ Times end in `_ns` (nanoseconds since 1970) whatever clock told them; a queue is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from chaos.postmortem.findings.catalogue import Rule
 
@@ -58,6 +59,70 @@ class Incident:
     finding: Finding
     from_ns: int
     to_ns: int
+
+
+# --- what users felt, and what led to it: see `causes`
+
+Kind = Literal["without_leader", "unanswered", "redelivered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What users of some queues felt. `amount`: ms, publishes or messages, as the kind has it."""
+
+    kind: Kind
+    group: int
+    queues: tuple[str, ...]  # their titles
+    from_ns: int
+    to_ns: int
+    amount: float
+    node: str | None = None  # without_leader, unanswered: who led before
+    file: str | None = None
+    offset: int | None = None
+    entry: int | None = None
+    again: int = 0  # unanswered: of them, came again under their numbers
+
+
+@dataclass(frozen=True, slots=True)
+class QueueImpact:
+    """All that users of one queue felt. `evidence`: of each kind the worst."""
+
+    queue: str
+    without_ms: float
+    unanswered: int
+    again: int
+    redelivered: int
+    evidence: tuple[Harm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Findings that belong together, causes first. `links`: pairs of places in `findings`."""
+
+    findings: tuple[Finding, ...]
+    links: tuple[tuple[int, int], ...] = ()
+    harms: tuple[Harm, ...] = ()
+
+    @property
+    def stages(self) -> list[list[Finding]]:
+        """Each behind all that led to it."""
+        stage = [0] * len(self.findings)
+        for cause, effect in self.links:  # causes come first, so theirs are known
+            stage[effect] = max(stage[effect], stage[cause] + 1)
+        found: defaultdict[int, list[Finding]] = defaultdict(list)
+        for at, finding in enumerate(self.findings):
+            found[stage[at]].append(finding)
+        return [found[at] for at in sorted(found)]
+
+    @property
+    def roots(self) -> list[Finding]:
+        return self.stages[0]
+
+    @property
+    def from_ns(self) -> int | None:
+        return min(
+            (each.from_ns for each in self.findings if each.from_ns is not None), default=None
+        )
 
 
 # --- what stands beside each other on the time axis
@@ -325,6 +390,8 @@ class Facts:
 
     checks: Sequence[Check] = ()
     incidents: Sequence[Incident] = ()
+    impact: Sequence[QueueImpact] = ()
+    chains: Sequence[Chain] = ()
     pictures: Sequence[Picture] = ()  # the whole time first, then closer looks
     lives: Sequence[Life] = ()
     standstills: Sequence[Standstill] = ()

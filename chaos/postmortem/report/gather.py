@@ -12,8 +12,9 @@ from pyspark.sql import Window as SqlWindow
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.findings.catalogue import OF_REPLAY, RULES
-from chaos.postmortem.report import gather_cluster, gather_queues
+from chaos.postmortem.report import gather_cluster, gather_impact, gather_queues
 from chaos.postmortem.report.about import About
+from chaos.postmortem.report.causes import by_queue, chains
 from chaos.postmortem.report.facts import (
     Check,
     Facts,
@@ -31,6 +32,8 @@ from chaos.postmortem.tables import Tables
 #: Of each rule: the rest is in the table `findings`.
 EXAMPLES_MAX: Final = 20
 INCIDENTS_MAX: Final = 60
+#: That are linked to each other.
+LINKED_MAX: Final = 1_000
 NOT_REPLAYED: Final = "not all was replayed: see not_replayed"
 
 
@@ -46,7 +49,11 @@ def first_of_each_rule(findings: DataFrame) -> DataFrame:
 def gather(tables: Tables, about: About) -> Facts:
     """A few dozen small jobs over Parquet; what comes back has a limit each."""
     cut = Cut()
-    checks = _checks(table(tables, "findings"), about)
+    findings = table(tables, "findings")
+    checks = _checks(findings, about)
+    earliest = (F.asc_nulls_last("from_ns"), "code", "group", "node", "file", "offset")
+    linked = [made(Finding, row) for row in cut.rows("linked", findings, earliest, LINKED_MAX)]
+    harms = gather_impact.harms(tables, cut) if linked else []
     incidents = incidents_of(checks, cut)
     named = {each.queue for check in checks for each in check.examples if each.queue}
     queues = gather_queues.queues(tables, cut, named)
@@ -56,6 +63,8 @@ def gather(tables: Tables, about: About) -> Facts:
     return Facts(
         checks=checks,
         incidents=incidents,
+        impact=by_queue(harms),
+        chains=chains(linked, harms, gather_impact.shifts(tables)),
         pictures=_pictures(tables, windows, shown) if about.to_ns else (),
         lives=gather_cluster.lives(tables, cut),
         standstills=gather_cluster.standstills(tables, cut),

@@ -28,6 +28,7 @@ from chaos.postmortem.report.facts import (
 )
 from chaos.postmortem.report.reading import Cut, curve, made, placed, table
 from chaos.postmortem.tables import Tables
+from cluster.machine.runs import ranges_of
 
 GROUPS_MAX: Final = 40
 LEADERS_MAX: Final = 3_000
@@ -214,12 +215,7 @@ def nodes(tables: Tables, cut: Cut) -> list[NodeRow]:
 
 def ranges(numbers: Iterable[int]) -> str:
     """1-4, 7: without what is missing."""
-    told = list[list[int]]()
-    for each in sorted(set(numbers)):
-        if told and told[-1][1] == each - 1:
-            told[-1][1] = each
-        else:
-            told.append([each, each])
+    told = ranges_of(sorted(set(numbers)))
     shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in told[:RANGES_MAX]]
     more = [f"and {len(told) - RANGES_MAX} more"] if len(told) > RANGES_MAX else []
     return ", ".join([*shown, *more])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaos.postmortem.report.facts import Curve, Facts
-from chaos.postmortem.report.units import duration, number
+from chaos.postmortem.report.units import duration, number, plural
 
 
 def key_numbers(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -27,6 +27,18 @@ def key_numbers(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "longest fsync", duration(_highest(whole.sync))
     if whole and whole.lag:
         yield "largest lag, entries", number(_highest(whole.lag))
+
+
+def given(facts: Facts) -> str:
+    """What was given, beside what would be expected: all members, without gaps in their logs."""
+    absent = sorted(row.node for row in facts.nodes if row.source == "not given")
+    there = {row.node for row in facts.nodes if row.files}
+    gaps = [check for check in facts.checks if check.rule.code == "archive_gap" and check.count]
+    holes = sorted({each.node for check in gaps for each in check.examples if each.node})
+    members = f"{len(there)} of {plural(len(there) + len(absent), 'member')}"
+    if absent:
+        members += f" (not {', '.join(absent)})"
+    return members + (f"; segments or entries of {', '.join(holes)} are missing" if holes else "")
 
 
 def _highest(curves: tuple[Curve, ...]) -> float:

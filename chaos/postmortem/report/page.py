@@ -10,6 +10,7 @@ from chaos.postmortem.report.about import About
 from chaos.postmortem.report.cards import by_severity, cards
 from chaos.postmortem.report.facts import Facts
 from chaos.postmortem.report.figures import figures
+from chaos.postmortem.report.impact import impact, led_to
 from chaos.postmortem.report.markup import Content, Markup, tag
 from chaos.postmortem.report.message_histories import message_histories
 from chaos.postmortem.report.numbers import key_numbers
@@ -24,6 +25,8 @@ def page(facts: Facts, about: About) -> str:
     return document(
         f"Post-mortem: {about.verdict}",
         _header(facts, about),
+        impact(facts),
+        led_to(facts),
         tag("h2", "Findings"),
         cards(facts),
         message_histories(facts.messages, facts.more.get("steps", 0)),
@@ -96,6 +99,7 @@ def _how(facts: Facts, about: About) -> Markup:
     options = {
         "inputs": ", ".join(about.inputs),
         "history of clients": about.history,
+        "confirmed, by clients": about.confirmed,
         "message": about.message,
         "queue": about.queue,
         "since": about.since,

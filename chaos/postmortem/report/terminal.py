@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from chaos.postmortem.report.units import facts_told, plural, visible
-from chaos.postmortem.report.write import REPORT, SUMMARY
+from chaos.postmortem.report.units import duration, facts_told, plural, visible
+from chaos.postmortem.report.write import REPORT, SUMMARY, TICKET
 
 _STYLES: Final = {"clean": "bold green", "warnings": "bold yellow"}
 _BAD: Final = "bold red"
@@ -22,6 +22,8 @@ _SEVERITIES: Final = {
 }
 #: Of each rule; the others are in the report.
 EXAMPLES_SHOWN: Final = 5
+QUEUES_SHOWN: Final = 10
+CHAINS_SHOWN: Final = 10
 
 
 def print_summary(console: Console, folder: Path) -> None:
@@ -30,6 +32,16 @@ def print_summary(console: Console, folder: Path) -> None:
     style = _STYLES.get(told["status"], _BAD)
     span = f"{_short(told['from'])} – {_short(told['to'])} UTC" if told["from"] else "nothing read"
     console.print(f"[{style}]{escape(told['verdict'])}[/]  [dim]{span}[/]", highlight=False)
+    if told["impact"]:
+        console.print(_impact(told["impact"]))
+    for chain in told["chains"][:CHAINS_SHOWN]:
+        stages = [" + ".join(stage) for stage in chain["stages"]]
+        line = " → ".join([*stages, *chain["impact"]])
+        console.print(
+            f"{_short(chain['from'])[11:]}  {visible(line)}", markup=False, highlight=False
+        )
+    if (rest := len(told["chains"]) - CHAINS_SHOWN) > 0:
+        console.print(f"[dim]… and {rest:,} more such chains[/]")
     found = [check for check in told["checks"] if check["count"]]
     if found:
         console.print(_table(found))
@@ -40,6 +52,8 @@ def print_summary(console: Console, folder: Path) -> None:
         codes = ", ".join(check["code"] for check in skipped if check["skipped"] == why)
         rest += f" Not judged: {codes} ({escape(why)})."
     console.print(rest, highlight=False)
+    console.print(f"Read: {told['given']}. To paste into a ticket: {folder / TICKET}", markup=False,
+                  highlight=False, soft_wrap=True)  # fmt: skip
     console.print(f"Report: {folder / REPORT}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -58,6 +72,24 @@ def _table(found: list[dict[str, Any]]) -> Table:
             )
         if rest > 0:
             table.add_row("", "", "", f"[dim]… and {rest:,} more[/]")
+    return table
+
+
+def _impact(queues: list[dict[str, Any]]) -> Table:
+    heads = ("Impact", "without service", "publishes without answer", "delivered again")
+    table = Table(heads[0], box=None, pad_edge=False, header_style="dim")
+    for head in heads[1:]:
+        table.add_column(head, justify="right")
+    for each in queues[:QUEUES_SHOWN]:
+        again = f" ({each['again']:,} came again)" if each["again"] else ""
+        table.add_row(
+            escape(visible(each["queue"])),
+            duration(each["without_ms"]) if each["without_ms"] else "",
+            f"{each['unanswered']:,}{again}" if each["unanswered"] else "",
+            f"{each['redelivered']:,}" if each["redelivered"] else "",
+        )
+    if (rest := len(queues) - QUEUES_SHOWN) > 0:
+        table.add_row(f"[dim]… and {rest:,} more[/]")
     return table
 
 

@@ -7,6 +7,8 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import cast
 
+from cluster.machine.runs import ranges_of
+
 
 def moment(at_ns: int) -> datetime:
     """Exact to the microsecond: floats of nanoseconds since 1970 are not."""
@@ -96,19 +98,13 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def numbers(values: list[int]) -> str:
     """0, 2, 4–6: runs are joined."""
-    runs: list[list[int]] = []
-    for value in sorted(set(values)):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
     return ", ".join(
         f"{first}"
         if first == last
         else f"{first}, {last}"
         if last == first + 1
         else f"{first}–{last}"
-        for first, last in runs
+        for first, last in ranges_of(sorted(set(values)))
     )
 
 

@@ -11,17 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
 from cluster.machine.admission import BODIES_MAX, NAME_CHARS_MAX, ONLY_BYTES, SEQNO_MAX, is_carrier
-from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue
+from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue, RestoreIds
 from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import PURGED, REFUSED
 from cluster.machine.effects import StreamStored
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.marks import TIME_MS_MAX
-from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
+from cluster.machine.replies import (
+    BAD_ARGUMENT,
+    NOT_ALLOWED,
+    OUT_OF_SEQUENCE,
+    Enqueued,
+    Ok,
+    Refused,
+    Reply,
+)
+from cluster.machine.runs import ranges_of
 from cluster.machine.stream import errors
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.publishers import Answer, MessageIds, StreamPublisher, StreamPublishers
@@ -148,7 +156,7 @@ class Outcome:
         refused = sorted(place for place, (code, _) in answers.items() if code > 0)
         duplicates = sum(code == errors.DUPLICATE for code, _ in answers.values())
         packed = {place: list(answer) for place, answer in sorted(answers.items())}
-        return Enqueued(first, count, duplicates, _ranges(refused), packed)
+        return Enqueued(first, count, duplicates, ranges_of(refused), packed)
 
 
 @dataclass(eq=False, slots=True)
@@ -314,6 +322,16 @@ class Appending:
         """Those that are older than the window."""
         self.ids.forget(self.settings.dedup_window_ms, context.now_ms)
 
+    def restore_ids(self, context: ApplyContext, command: RestoreIds) -> Reply:
+        if self.settings.mirror is None:
+            return Refused(NOT_ALLOWED, f"stream {self.identity.name} is not being restored")
+        if not all(0 < at < self.retained.next and ms >= 0 for _, at, ms in command.ids):
+            return Refused(BAD_ARGUMENT, "an id is of a message that was never stored")
+        for message_id, sequence, stored_ms in command.ids:
+            self.ids.remember(message_id, sequence, min(stored_ms, context.now_ms))
+        self.ids.last = command.last
+        return Ok(len(command.ids))
+
     # --- storing ----------------------------------------------------------------------------------
 
     def _store_all(
@@ -406,7 +424,7 @@ class Appending:
             context.effects.append(stored)
         if place in large:
             _, parts = large[place]
-            retained.add_parts(sequence, _ranges(sorted({entry for entry, _, _ in parts})))
+            retained.add_parts(sequence, ranges_of(sorted({entry for entry, _, _ in parts})))
         self.table.appended({subject_id: 1})
         self._record(context, command, place, place, sequence)
         self.leaving.enforce(context, (subject_id,))
@@ -660,12 +678,3 @@ def _recall(known: StreamPublisher, seqno: int, count: int, outcome: Outcome) ->
             outcome.answers += [(each - seqno, answer) for each in range(first, end + 1)]
         elif first <= end:
             outcome.store(first - seqno, end - seqno, sequence)
-
-
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Of ascending ones, neighbours as one."""
-    found: list[tuple[int, int]] = []
-    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        run = [number for _, number in group]
-        found.append((run[0], run[-1]))
-    return found

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
+from cluster.machine.commands import RestoreConsumer
 from cluster.machine.marks import TIME_MS_MAX
 from cluster.machine.replies import StreamChunk
 from cluster.machine.runs import RangeMap
@@ -29,6 +30,8 @@ FETCHED_MAX: Final = 65_536
 TOO_LARGE: Final = "too_large"
 #: Deadlines of what is held no longer, beside one for each range that is.
 DEADLINES_SLACK: Final = 64
+#: Of deliveries: more than there ever are.
+NUMBER_MAX: Final = 1 << 62
 #: So many given back are taken out of the waiting ones one by one.
 TAKEN_ONE_BY_ONE: Final = 8
 
@@ -391,6 +394,23 @@ class StreamConsumer:
         self.delivered = self.delivered_ms = self.floor = self.floor_ms = 0
         self.delivered_stream = self.floor_stream = sequence - 1
 
+    def restore(self, retained: Retained, state: RestoreConsumer, now_ms: int) -> None:
+        """See `is_state`."""
+        self.begin_at(state.cursor)
+        self.delivered, self.delivered_stream, delivered_ms = state.delivered
+        self.floor, self.floor_stream, floor_ms = state.floor
+        self.delivered_ms, self.floor_ms = min(delivered_ms, now_ms), min(floor_ms, now_ms)
+        for first, last, ahead, deliveries in state.held:
+            held = Held(ahead, deliveries, self._due_ms(deliveries, now_ms))
+            for start, end in retained.living(first, last):
+                self.held.put(start, end, held)
+        self._plan_anew()
+        for ranges, into in ((state.picked, self.picked), (state.exhausted, self.exhausted)):
+            for first, last in ranges:
+                for start, end in retained.living(first, last):
+                    into.put(start, end, None)
+        self.pending = self.picked.count + retained.count_of(self.filter, self.cursor)
+
     def next_new(self, retained: Retained) -> int:
         """The first message that it has yet to get; 0: none."""
         if self.picked:
@@ -472,6 +492,34 @@ class StreamConsumer:
         if self.held:
             assert self.held.head[0] > self.floor_stream, "held below the floor"
         assert self.was_ready == self.may_fetch, "nobody was told that there is something"
+
+
+def is_state(state: RestoreConsumer, next_sequence: int) -> bool:
+    """Can a consumer of a stream be like that, whose next message has this sequence?"""
+    (given, given_last, given_ms), (floor, floor_last, floor_ms) = state.delivered, state.floor
+    if not 0 < state.cursor <= next_sequence:
+        return False
+    if not (0 <= floor <= given <= NUMBER_MAX and given_ms >= 0 and floor_ms >= 0):
+        return False
+    if not (0 <= given_last < state.cursor and 0 <= floor_last < state.cursor):
+        return False
+    if any(
+        not floor_last < first <= last <= given_last
+        or first + ahead <= 0
+        or last + ahead > given
+        or not 0 < deliveries <= NUMBER_MAX
+        for first, last, ahead, deliveries in state.held
+    ):
+        return False
+    before = 0
+    held = [(first, last) for first, last, _, _ in state.held]
+    if any(first <= given_last for first, _ in state.picked):
+        return False
+    for first, last in sorted([*held, *state.picked, *state.exhausted]):
+        if not before < first <= last:
+            return False
+        before = last
+    return before < state.cursor
 
 
 class _Request:

@@ -19,6 +19,7 @@ from cluster.machine.deadletters import EXPIRED, MAXLEN, PURGED
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import Removed
 from cluster.machine.replies import BAD_ARGUMENT, NO_MESSAGE, NOT_ALLOWED, Ok, Refused, Reply
+from cluster.machine.runs import ranges_of
 from cluster.machine.stream.errors import SEALED
 from cluster.machine.stream.retained import Found, Retained
 from cluster.machine.stream.settings import StreamSettings
@@ -250,7 +251,7 @@ class Leaving:
             return
         subjects = retained.subjects
         before = [at for at in subjects.all_of(subjects.id_of(subject)) if at < sequence]
-        for first, last in _ranges(before):
+        for first, last in ranges_of(sorted(before)):
             self.remove(context, first, last, PURGED)
 
     def clear(self, context: ApplyContext) -> int:
@@ -272,7 +273,9 @@ class Leaving:
         if keep:
             kept = set(nlargest(keep, wanted)) if keep < len(wanted) else set(wanted)
             wanted = [at for at in wanted if at not in kept]
-        return sum(self.remove(context, first, last, PURGED) for first, last in _ranges(wanted))
+        return sum(
+            self.remove(context, first, last, PURGED) for first, last in ranges_of(sorted(wanted))
+        )
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -297,14 +300,3 @@ class Leaving:
             for at in range(first, last + 1)
             if at < self._aged
         ), "it would never be too old"
-
-
-def _ranges(sequences: list[int]) -> list[tuple[int, int]]:
-    """Ascending, neighbours as one."""
-    ranges: list[tuple[int, int]] = []
-    for sequence in sorted(sequences):
-        if ranges and ranges[-1][1] + 1 == sequence:
-            ranges[-1] = (ranges[-1][0], sequence)
-        else:
-            ranges.append((sequence, sequence))
-    return ranges

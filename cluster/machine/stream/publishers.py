@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.machine.admission import DEDUP_IDS_MAX, PUBLISHERS_MAX, Publishers, PublisherState
+from cluster.machine.admission import (
+    DEDUP_IDS_MAX,
+    EPHEMERAL_PREFIX,
+    PUBLISHERS_MAX,
+    Publishers,
+    PublisherState,
+)
 from cluster.machine.runs import RangeMap
 from cluster.machine.store import CHAIN_FACTOR, CHAIN_MASK
 from cluster.machine.sums import factor
@@ -46,7 +52,7 @@ class StreamPublishers(Publishers):
 
     def heard(self, name: str, last: int, now_ms: int) -> StreamPublisher:
         """Numbers up to `last` have their answer."""
-        kind = self._kind(name)
+        kind = self._kinds[name.startswith(EPHEMERAL_PREFIX)]
         if name not in kind:
             kind[name] = StreamPublisher(0, now_ms)
             if len(kind) > PUBLISHERS_MAX:
@@ -78,7 +84,7 @@ class StreamPublishers(Publishers):
     def _all(self) -> list[tuple[str, StreamPublisher]]:
         return [
             (name, publisher)
-            for kind in (self._named, self._ephemeral)
+            for kind in self._kinds
             for name, publisher in kind.items()
             if isinstance(publisher, StreamPublisher)
         ]
@@ -135,6 +141,11 @@ class MessageIds:
                 break
             del ids[message_id]
 
+    def rows(self, after: int = 0) -> Iterator[tuple[str, int, int]]:
+        """(id, sequence, stored ms) of those behind that sequence, oldest first."""
+        ids = self._ids.items()
+        return ((message_id, at, ms) for message_id, (at, ms) in ids if at > after)
+
     def clear(self) -> None:
         self._ids.clear()
 
@@ -142,8 +153,7 @@ class MessageIds:
         return [self._known, self._chain, len(self._ids), self.last]
 
     def dump(self) -> list[Any]:
-        rows = [[message_id, *known] for message_id, known in self._ids.items()]
-        return [self._known, self._chain, self.last, rows]
+        return [self._known, self._chain, self.last, list(map(list, self.rows()))]
 
     def load(self, data: Sequence[Any]) -> None:
         self._known, self._chain, self.last, rows = data

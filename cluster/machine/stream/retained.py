@@ -382,6 +382,15 @@ class Retained:
         segment = self._segments.get(sequence >> SEGMENT_BITS)
         return 0 if segment is None else segment.id_at(sequence)
 
+    def ids_of(self, first: int, count: int) -> Sequence[int]:
+        """The same of so many in a row."""
+        segment = self._segments.get(first >> SEGMENT_BITS)
+        if segment is not None and segment.places is None:
+            start = first - segment.base
+            if start + count <= len(segment.ids):
+                return segment.ids[start : start + count]
+        return [self.id_at(sequence) for sequence in range(first, first + count)]
+
     def is_live(self, sequence: int) -> bool:
         return self.id_at(sequence) > 0
 
@@ -400,6 +409,14 @@ class Retained:
             return 0
         segment = self._segments[self._numbers[at]]
         return segment.next_live(segment.base)
+
+    def living(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Of these, those that live, as ranges; they may go as they come."""
+        sequence = self.next_live(first)
+        while sequence and sequence <= last:
+            end = self.live_end(sequence, last)
+            yield sequence, end
+            sequence = self.next_live(end + 1)
 
     def last_live(self, sequence: int) -> int:
         """The last one at `sequence` or before it; 0: none."""

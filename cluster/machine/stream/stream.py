@@ -26,6 +26,8 @@ from cluster.machine.commands import (
     QueueCommand,
     QueueConfig,
     Ranges,
+    RestoreConsumer,
+    RestoreIds,
     UpdateQueue,
 )
 from cluster.machine.context import ApplyContext
@@ -127,6 +129,10 @@ class Stream:
                 return self.table.put(context, command)
             case DropConsumer():
                 return self.table.drop(command)
+            case RestoreConsumer():
+                return self.table.restore(context, command)
+            case RestoreIds():
+                return self.appending.restore_ids(context, command)
             case Purge():
                 return self._purge(context, command)
             case DeleteMessage():
@@ -182,6 +188,10 @@ class Stream:
 
     # --- as a part of the group -------------------------------------------------------------------
 
+    @property
+    def group_key(self) -> str | None:
+        return None
+
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
         return self.appending.takes_all(count, sizes)
 
@@ -214,6 +224,7 @@ class Stream:
         priority: int,
         deaths: Deaths,
         parts: Mapping[int, Sequence[tuple[int, int]]],
+        names: Sequence[str | None] | None,
     ) -> None:
         """They have no subject. How they died is not kept."""
         subject_id = self.retained.subjects.id_for(b"")
@@ -250,8 +261,7 @@ class Stream:
 
     # --- the end of a command ---------------------------------------------------------------------
 
-    def advance(self, context: ApplyContext) -> None:
-        """Let everything happen that can happen now. Doing it twice changes nothing."""
+    def advance(self, context: ApplyContext) -> bool:
         due_ms = self.deadline.due_ms
         if due_ms is not None and due_ms <= context.now_ms:
             self.leaving.expire(context)
@@ -263,6 +273,7 @@ class Stream:
         self.leaving.look_ahead()
         if self.table.take_news() | self.following.take_news() | self.scheduling.take_news():
             context.effects.append(StreamChanged(self.id))
+        return False
 
     # --- looking: what the doors read -------------------------------------------------------------
 
@@ -353,10 +364,6 @@ class Stream:
     @property
     def waiting_count(self) -> int:
         return self.retained.count
-
-    @property
-    def is_held_up(self) -> bool:
-        return False
 
     def effects_on_leader(self) -> list[Effect]:
         """What a new leader must do again."""

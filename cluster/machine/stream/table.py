@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cluster.machine.commands import Acknowledge, DropConsumer, Fetch, PutConsumer
+from cluster.machine.commands import (
+    Acknowledge,
+    DropConsumer,
+    Fetch,
+    PutConsumer,
+    RestoreConsumer,
+)
 from cluster.machine.context import ApplyContext
 from cluster.machine.effects import StreamAcked, StreamAdvisory
 from cluster.machine.identity import QueueIdentity
@@ -14,12 +20,14 @@ from cluster.machine.replies import (
     IN_USE,
     LIMIT_REACHED,
     NO_CONSUMER,
+    NOT_ALLOWED,
     Fetched,
     Ok,
     Refused,
     Reply,
+    StreamChunk,
 )
-from cluster.machine.stream.consumers import Held, StreamConsumer
+from cluster.machine.stream.consumers import Held, StreamConsumer, is_state
 from cluster.machine.stream.errors import (
     CONSUMER_EXISTS,
     CONSUMER_MISSING,
@@ -160,6 +168,27 @@ class ConsumerTable:
         self._wake(consumer)
         self.news = True
 
+    def restore(self, context: ApplyContext, command: RestoreConsumer) -> Reply:
+        consumer = self.by_name.get(command.name)
+        if consumer is None:
+            return self._missing(command.name)
+        if self.settings.mirror is None:
+            return Refused(NOT_ALLOWED, f"stream {self._identity.name} is not being restored")
+        if not is_state(command, self._retained.next):
+            return Refused(BAD_ARGUMENT, f"consumer {command.name} cannot have been like that")
+        consumer.restore(self._retained, command, context.now_ms)
+        if (recorder := self._identity.recorder) is not None:
+            for first, last, held in consumer.held:
+                pieces = self._retained.pieces(first, last)
+                chunks = [
+                    StreamChunk(start, bodies, start + held.ahead, held.deliveries, 0, stored_ms)
+                    for start, _, bodies, stored_ms in pieces
+                ]
+                recorder.handed(self._identity, consumer.key, command.name, chunks)
+        self._wake(consumer)
+        self.news = True
+        return Ok(1)
+
     def drop(self, command: DropConsumer) -> Reply:
         consumer = self.by_name.get(command.name)
         if consumer is None or command.key not in (None, consumer.key):
@@ -285,15 +314,11 @@ class ConsumerTable:
         """One of the consumers is done with these: in a work queue that ends them, by interest when
         no other wants them.
         """
-        retained = self._retained
-        sequence = retained.next_live(first)
-        while sequence and sequence <= last:
-            end = retained.live_end(sequence, last)
+        for start, end in self._retained.living(first, last):
             if self.settings.retention == "workqueue":
-                self._leaving.acknowledged(sequence, end)
+                self._leaving.acknowledged(start, end)
             else:
-                self._leave_unwanted(sequence, end)
-            sequence = retained.next_live(end + 1)
+                self._leave_unwanted(start, end)
 
     def _leave_unwanted(self, first: int, last: int) -> None:
         """Of these, which all live, what no consumer wants goes."""

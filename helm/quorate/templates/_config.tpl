@@ -67,6 +67,10 @@
 {{- if ge (int .joining) 0 -}}
 {{- $_ := set $settings "join" true -}}
 {{- end -}}
+{{- if $values.secrets.rotation -}}
+{{- $_ := set $settings "previous_secret_file" "/etc/quorate/secrets/previous-cluster-secret" -}}
+{{- $_ := set $settings "previous_default_password_file" "/etc/quorate/secrets/previous-admin-password" -}}
+{{- end -}}
 {{- if $values.archive.enabled -}}
 {{- $_ := set $settings "log" (dict "archive_dir" "/archive") -}}
 {{- end -}}

@@ -58,6 +58,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ include "quorate.headless" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
 {{- end -}}
 
+{{/* Where clients are told that a node is; inside a pod, since its name is a variable there. */}}
+{{- define "quorate.advertised" -}}
+$(QUORATE_NODE).{{ if .Values.nodeServices.enabled }}{{ .Values.nodeServices.domain }}{{ else }}{{ include "quorate.domain" . }}{{ end }}
+{{- end -}}
+
 {{- define "quorate.secretName" -}}
 {{ default (include "quorate.fullname" .) .Values.secrets.existingSecret }}
 {{- end -}}
@@ -74,8 +79,24 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ default (printf "%s-archive" (include "quorate.fullname" .)) .Values.archive.existingClaim }}
 {{- end -}}
 
+{{- define "quorate.backupClaim" -}}
+{{ default (printf "%s-backup" (include "quorate.fullname" .)) .Values.backup.existingClaim }}
+{{- end -}}
+
+{{/* Addresses of all nodes, for commands inside of the Kubernetes cluster. */}}
+{{- define "quorate.urls" -}}
+{{- $urls := list -}}
+{{- range $ordinal := until (int .Values.replicas) -}}
+{{- $urls = append $urls (printf "%s-%d.%s:8080" (include "quorate.fullname" $) $ordinal (include "quorate.domain" $)) -}}
+{{- end -}}
+{{- join "," $urls -}}
+{{- end -}}
+
 {{/* What every container of the chart is held to. */}}
 {{- define "quorate.containerSecurity" -}}
+{{- if .Values.containerSecurityContext -}}
+{{- toYaml .Values.containerSecurityContext -}}
+{{- else -}}
 allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
@@ -87,8 +108,12 @@ runAsUser: 10001
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
+{{- end -}}
 
 {{- define "quorate.podSecurity" -}}
+{{- if .Values.podSecurityContext -}}
+{{- toYaml .Values.podSecurityContext -}}
+{{- else -}}
 fsGroup: 10001
 fsGroupChangePolicy: OnRootMismatch
 runAsGroup: 10001
@@ -96,4 +121,5 @@ runAsNonRoot: true
 runAsUser: 10001
 seccompProfile:
   type: RuntimeDefault
+{{- end -}}
 {{- end -}}

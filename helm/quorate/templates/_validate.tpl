@@ -3,6 +3,9 @@
 {{- $v := .Values -}}
 {{- $replicas := int $v.replicas -}}
 {{- $wrong := list -}}
+{{- if not $v.image.repository -}}
+{{- $wrong = append $wrong "image.repository: no registry has an image of Quorate yet; build one with `make image IMAGE=REGISTRY/quorate:TAG`, push it, and give image.repository=REGISTRY/quorate and image.tag=TAG" -}}
+{{- end -}}
 {{- if not $v.allowUnsafe -}}
 {{- if lt $replicas 3 -}}
 {{- $wrong = append $wrong (printf "replicas: %d nodes cannot bear the loss of one; give 3 or 5, or allowUnsafe=true for a trial" $replicas) -}}
@@ -87,7 +90,38 @@
 {{- if and (or $v.postmortem.cronJob.enabled $v.postmortem.job.enabled) (not $v.postmortem.image) -}}
 {{- $wrong = append $wrong "postmortem.image: name an image with Spark and `quorate postmortem`; the nodes' image has neither" -}}
 {{- end -}}
-{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "nats" "nats_tls" "nats_advertise" "nats_monitor" "peer" "peers" "join" "secret" "secret_file" "default_user" "default_password" "default_password_file" "tls" -}}
+{{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
+{{- $wrong = append $wrong "monitoring: podMonitor and serviceMonitor would count each node twice; enable one of the two" -}}
+{{- end -}}
+{{- if and $v.ingress.enabled (not $v.ingress.host) -}}
+{{- $wrong = append $wrong "ingress.host: give the name under which clients come" -}}
+{{- end -}}
+{{- if and $v.nodeServices.enabled (not $v.nodeServices.domain) -}}
+{{- $wrong = append $wrong "nodeServices.domain: give the domain under which your DNS has each node, such as mq.example.org" -}}
+{{- end -}}
+{{- if and $v.nodeServices.enabled $v.networkPolicy.enabled (not $v.networkPolicy.anyClient) (not $v.networkPolicy.extraIngress) -}}
+{{- $wrong = append $wrong "nodeServices: networkPolicy.anyClient=false lets in pods alone; give networkPolicy.extraIngress for the addresses of clients, or anyClient=true" -}}
+{{- end -}}
+{{- $definitions := list -}}
+{{- range $place := list $v.definitions.inline $v.definitions.existingSecret $v.definitions.existingConfigMap -}}
+{{- if $place -}}{{- $definitions = append $definitions $place -}}{{- end -}}
+{{- end -}}
+{{- if gt (len $definitions) 1 -}}
+{{- $wrong = append $wrong "definitions: give one of definitions.inline, definitions.existingSecret and definitions.existingConfigMap" -}}
+{{- end -}}
+{{- if and $v.definitions.onUpgrade (not $definitions) -}}
+{{- $wrong = append $wrong "definitions.onUpgrade: there is nothing to import; give definitions.inline, existingSecret or existingConfigMap" -}}
+{{- end -}}
+{{- if and $v.backup.enabled (eq (not $v.backup.existingClaim) (not $v.backup.size)) -}}
+{{- $wrong = append $wrong "backup: give one of backup.existingClaim and backup.size" -}}
+{{- end -}}
+{{- if and (or $v.backup.existingClaim $v.backup.size $v.backup.upload.image) (not $v.backup.enabled) -}}
+{{- $wrong = append $wrong "backup.enabled: is false although where to is given; set it to true, or leave the rest away" -}}
+{{- end -}}
+{{- if ne (empty $v.backup.upload.image) (empty $v.backup.upload.command) -}}
+{{- $wrong = append $wrong "backup.upload: give image and command, or neither" -}}
+{{- end -}}
+{{- range $key := list "node" "cluster" "data_dir" "http" "http_advertise" "amqp" "amqps" "amqp_advertise" "https" "nats" "nats_tls" "nats_advertise" "nats_monitor" "peer" "peers" "join" "secret" "secret_file" "default_user" "default_password" "default_password_file" "previous_secret_file" "previous_default_password_file" "tls" -}}
 {{- if hasKey $v.extraConfig $key -}}
 {{- $wrong = append $wrong (printf "extraConfig.%s: is the chart's own to set; see the values for listeners, tls, secrets and config" $key) -}}
 {{- end -}}

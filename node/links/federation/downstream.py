@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pamqp import commands
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import called_back
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine.catalog import QueueInfo
 from node.access.permissions import Access, Operation, TopicOperation
@@ -97,7 +99,7 @@ class Downstream:
         ingress = self._broker.ingress
         access = _Everything(self._cluster, "", vhost)
         ingress.check_size(len(body), in_parts=True)
-        attrs, properties = ingress.interpret(access, properties)
+        attrs, properties = await ingress.interpret_in_time(access, properties)
         while self._held_back(vhost):  # noqa: ASYNC110 - alarms have listeners, but quotas none
             await asyncio.sleep(RETRY_S)
         queues = await self._queues(access, exchange, key, properties)
@@ -144,17 +146,13 @@ class Downstream:
         self, info: QueueInfo, body: bytes, meta: bytes, attrs: Attrs | None
     ) -> bool:
         """Whether the queue refused."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def decided(refused: Sequence[tuple[int, int]]) -> None:
-            if not done.done():
-                done.set_result(bool(refused))
-
-        size_bytes = len(body) + len(meta)
+        size_bytes, publisher = len(body) + len(meta), self._publisher
         if len(body) > WHOLE_BODY_BYTES_MAX:
             pieces = [body[at : at + PART_BYTES_MAX] for at in range(0, len(body), PART_BYTES_MAX)]
-            uploaded = await self._publisher.upload(info, [PartedBody(pieces)])
-            self._publisher.publish_large(info, uploaded, meta, attrs, size_bytes, decided, 1)
+            uploaded = await publisher.upload(info, [PartedBody(pieces)])
+            publish = partial(
+                publisher.publish_large, info, uploaded, meta, attrs, size_bytes, count=1
+            )
         else:
-            self._publisher.publish(info, [body], meta, attrs, size_bytes, decided)
-        return await done
+            publish = partial(publisher.publish, info, [body], meta, attrs, size_bytes)
+        return bool(await called_back(publish))

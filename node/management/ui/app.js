@@ -15,6 +15,8 @@ import { Policies } from "./pages/policies.js";
 import { Users } from "./pages/users.js";
 import { Links } from "./pages/links.js";
 import { Definitions } from "./pages/definitions.js";
+import { Backups } from "./pages/backups.js";
+import { AuditLog } from "./pages/audit.js";
 
 // By the first word of the hash: the page of the list, and that of one of it.
 const PAGES = {
@@ -30,13 +32,15 @@ const PAGES = {
   users: [Users],
   links: [Links],
   definitions: [Definitions],
+  backups: [Backups],
+  audit: [AuditLog],
 };
 
 const MENU = [
   ["", [["overview", "Overview"]]],
   ["Messages", [["queues", "Queues"], ["streams", "Streams"], ["exchanges", "Exchanges"], ["connections", "Connections"], ["message", "Message history"]]],
   ["Cluster", [["nodes", "Nodes"], ["groups", "Groups"], ["links", "Links"]]],
-  ["Administration", [["policies", "Policies"], ["users", "Users"], ["definitions", "Definitions"]]],
+  ["Administration", [["policies", "Policies"], ["users", "Users"], ["definitions", "Definitions"], ["backups", "Backups"], ["audit", "Audit log"]]],
 ];
 
 function placeOf(hash) {

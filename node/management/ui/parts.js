@@ -88,6 +88,9 @@ export function parsed(text, what) {
 
 // --- pieces ---------------------------------------------------------------------------------------
 
+/** What is between backticks is a command. */
+export const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? html`<code>${part}</code>` : part));
+
 export const Badge = ({ kind = "", children }) => html`<span class="badge ${kind}">${children}</span>`;
 
 export const Stat = ({ label, value, unit, kind = "", title }) => html`<div class="stat ${kind}" title=${title}>

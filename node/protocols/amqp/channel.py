@@ -31,10 +31,10 @@ from node.protocols.amqp.declares_ahead import DeclaresAhead
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.events import Acks, ChannelEvent, ContentTooLarge, Method, Publish
 from node.protocols.amqp.handlers import begin
-from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.publishes import Publishes, weigh
 from node.protocols.amqp.refusals import refusal
 from node.protocols.amqp.services import AmqpServices
+from node.protocols.amqp.writer import Outlet
 
 log = structlog.get_logger(__name__)
 
@@ -314,6 +314,6 @@ class Channel:
                     "prefetch_count": consumer.prefetch,
                     "arguments": dict(consumer.arguments),
                 }
-                for consumer in deliveries.consumers.values()
+                for consumer in deliveries.every_consumer()
             ],
         }

@@ -11,7 +11,7 @@ from cluster.machine.catalog import QueueInfo
 from node.access.auth import User
 from node.access.permissions import Access
 from node.dispatch.in_flight import InFlight
-from node.dispatch.written import WrittenPiece
+from node.dispatch.progress import WrittenPiece
 from node.messages.amqp_errors import AmqpError
 from node.protocols.amqp.services import AmqpServices
 

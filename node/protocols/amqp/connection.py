@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol, cast
 import structlog
 from pamqp import base, commands
 
-from cluster.read_slices import ReadSlices
+from cluster.read_slices import FULL_READ_BYTES, ReadSlices
 from node.access.auth import User
 from node.access.permissions import Access
 from node.broker.bodies import message_bytes_max
 from node.clients.clients import Clients
 from node.dispatch.in_flight import InFlight
-from node.dispatch.written import WrittenPiece, WrittenPieces, keep_unsent_small
+from node.dispatch.progress import WrittenPiece, WrittenPieces, keep_unsent_small
 from node.messages.amqp_errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -123,7 +123,8 @@ class Wire:
                 self._transport.write(slice_[0])
             else:
                 self._transport.writelines(slice_)
-        self.handed.took(self.sent_bytes)
+        if self.handed.pieces:
+            self.handed.took(self.sent_bytes)
 
     def relieved(self) -> None:
         """The transport has room again."""
@@ -137,7 +138,8 @@ class Wire:
     def received(self, size_bytes: int) -> None:
         """By one read."""
         self.received_bytes += size_bytes
-        self._slices.read(size_bytes)
+        if size_bytes >= FULL_READ_BYTES:
+            self._slices.full_read(size_bytes)
 
     @property
     def paused(self) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
@@ -23,16 +23,16 @@ from cluster.groups.outcome import Outcome
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.checks import NAME_BYTES_MAX
-from cluster.machine.commands import Command, Discard, Return, SetCredit, Settle
-from cluster.types import ConsumerKey, GroupId, LargeBody
+from cluster.machine.commands import Command, Discard, Extend, Return, SetCredit, Settle
+from cluster.machine.runs import joined
+from cluster.types import ConsumerKey, GroupId, LargeBody, QueueId
 from node.broker.broker import Broker
 from node.broker.stream_reads import Start, StreamGone, StreamMessage, StreamReader, Wanted
 from node.clients.client_session import ClientSession
 from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
-from node.dispatch.chunks import merged
 from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
-from node.dispatch.written import WrittenPiece
+from node.dispatch.progress import WrittenPiece
 from node.errors import Refused
 from node.messages.amqp_errors import (
     CONNECTION_FORCED,
@@ -42,12 +42,13 @@ from node.messages.amqp_errors import (
     ConnectionError_,
 )
 from node.messages.attributes import POSITION
-from node.messages.message import on_wire
+from node.messages.message import on_wire, short
 from node.metrics.client_counters import ProtocolCounters
 from node.protocols.amqp import writer
 from node.protocols.amqp.deaths import marked, placed
-from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.stream_consumers import StreamFeed, stream_on_wire
+from node.protocols.amqp.writer import Stream, WritingChannel
+from node.routing.shards import shards_of
 
 Verdict = Literal["ack", "requeue", "discard"]
 
@@ -73,20 +74,39 @@ class ChannelConsumer:
     cancel_on_failover: bool = False
     silent: bool = False  # the client wants no consume-ok
     feed: StreamFeed | None = None  # of a stream
+    family: Family | None = None  # its queue is split
+    name: str = ""  # of the queue, as the client knows it
     fenced: bool = field(init=False)  # its deliveries carry their tokens
     placed: bool = field(init=False)  # they say which message of its queue each is
-    wire_tag: bytes = field(init=False)
+    wire_tag: bytes = field(init=False)  # as a short string
 
     def __post_init__(self) -> None:
         self.fenced = self.info.arguments.get(SINGLE_ACTIVE) is True
         self.placed = self.arguments.get(POSITION) is True
-        self.wire_tag = self.tag.encode()
+        self.wire_tag = short(self.tag)
+        self.name = self.name or self.info.name
+
+    @property
+    def is_member(self) -> bool:
+        """It serves a shard for the consumer that the client knows."""
+        return self.name != self.info.name
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """The consumer of a split queue: under one tag, and with one prefetch, one of each shard."""
+
+    prefetch: int  # of all of them; 0: no limit
+    open: int  # delivered to the client, and not settled
+    members: dict[QueueId, ChannelConsumer] = field(default_factory=dict[QueueId, ChannelConsumer])
+    held: deque[_Held] = field(default_factory=deque["_Held"])
+    following: bool = False  # members come or go
 
 
 def runs_for(consumer: ChannelConsumer, batch: MessageBatch) -> list[tuple[int, int, bytes, bytes]]:
     """As `runs`, as this consumer is to see them."""
     info = consumer.info
-    found = runs(batch, info.name, fenced=consumer.fenced)
+    found = runs(batch, consumer.name, fenced=consumer.fenced)
     if not consumer.placed:
         return found
     each: list[tuple[int, int, bytes, bytes]] = []
@@ -196,6 +216,9 @@ class Unacked(Generic[C]):
         self.count += count
         return first
 
+    def count_of(self, consumer: C) -> int:
+        return sum(run.last - run.first + 1 for run in self._runs if run.consumer is consumer)
+
     def take_up_to(self, tag: int) -> list[Taken[C]]:
         """`multiple`: all open ones up to and including `tag`; 0: all (B06).
 
@@ -262,6 +285,15 @@ class Unacked(Generic[C]):
             run.last = tag - 1
         return part
 
+    def look(self, tag: int | None) -> list[Taken[C]]:
+        """The open one under this tag, which stays open, or none; None: all."""
+        if tag is None:
+            return [_part(run, run.first, run.last) for run in self._runs]
+        at = bisect_right(self._runs, tag, key=_first) - 1
+        if at < 0 or tag > self._runs[at].last:
+            return []
+        return [_part(self._runs[at], tag, tag)]
+
     def put_back(self, taken: list[Taken[C]]) -> None:
         """A transaction was rolled back: these are open again, under their tags."""
         for part in taken:
@@ -304,11 +336,37 @@ class ChannelSettles:
             raise ChannelError_(PRECONDITION_FAILED, str(UnknownTag(unknown)))
 
     def recover(self) -> None:
-        taken = _of_queues(self.unacked.take_up_to(0))
-        for group, step in steps_of("requeue", taken, failed=False):
+        taken = self.unacked.take_up_to(0)
+        _closed(taken)
+        for group, step in steps_of("requeue", _of_queues(taken), failed=False):
             self.propose(group, step)
 
+    def extend(self, tag: int | None, timeout_ms: int | None, done: Callable[[bool], None]) -> None:
+        """The time of the open one under this tag, None: of all, begins anew. `done`: was it so?"""
+        taken = self.unacked.look(tag)
+        by_consumer: dict[ChannelConsumer, list[tuple[int, int]]] = {}
+        for part in taken:
+            if part.consumer.feed is None:  # a stream waits for as long as one likes
+                by_consumer.setdefault(part.consumer, []).append((part.first, part.last))
+        if not by_consumer:
+            done(bool(taken) or tag is None)
+            return
+        outcomes: list[bool] = []
+
+        def decided(outcome: Outcome) -> None:
+            self._decided(outcome)
+            outcomes.append(outcome.kind == "ok")
+            if len(outcomes) == len(by_consumer):
+                done(all(outcomes))
+
+        for consumer, ranges in by_consumer.items():
+            info = consumer.info
+            command = Extend(info.queue, consumer.key, joined(sorted(ranges)), timeout_ms)
+            self.open += 1
+            self._settle_retry.settle(info.group, command, decided, by_client=False)
+
     def _settle(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
+        _closed(taken)
         if self._transaction is not None:
             self._transaction.append((verdict, taken))
             return
@@ -326,7 +384,9 @@ class ChannelSettles:
 
     # --- to the leaders ---------------------------------------------------------------------------
 
-    def propose(self, group: GroupId, command: Step | SetCredit, *, by_client: bool = True) -> None:
+    def propose(
+        self, group: GroupId, command: Step | SetCredit | Extend, *, by_client: bool = True
+    ) -> None:
         self.open += 1
         self._settle_retry.settle(group, command, self._decided, by_client=by_client)
 
@@ -363,6 +423,7 @@ class ChannelSettles:
         settled, self._transaction = self._transaction or [], []
         for _, taken in settled:
             self.unacked.put_back(taken)
+            _closed(taken, -1)
 
 
 def steps_of(
@@ -376,14 +437,14 @@ def steps_of(
         tokens[part.consumer] = max(part.token, tokens.get(part.consumer, 0))
     found: list[tuple[GroupId, Step]] = []
     for consumer, of_consumer in ranges.items():
-        info, key, joined = consumer.info, consumer.key, merged(of_consumer)
+        info, key, positions = consumer.info, consumer.key, joined(sorted(of_consumer))
         match verdict:
             case "ack":
-                step: Step = Settle(info.queue, key, joined, tokens[consumer])
+                step: Step = Settle(info.queue, key, positions, tokens[consumer])
             case "requeue":
-                step = Return(info.queue, key, joined, failed, None, tokens[consumer])
+                step = Return(info.queue, key, positions, failed, None, tokens[consumer])
             case "discard":
-                step = Discard(info.queue, key, joined, tokens[consumer])
+                step = Discard(info.queue, key, positions, tokens[consumer])
         found.append((info.group, step))
     return found
 
@@ -402,6 +463,14 @@ def _of_queues(taken: Sequence[Taken[ChannelConsumer]]) -> list[Taken[ChannelCon
     return found
 
 
+def _closed(taken: Sequence[Taken[ChannelConsumer]], sign: int = 1) -> None:
+    """So many fewer are open of what is counted for a consumer of several queues."""
+    for part in taken:
+        family = part.consumer.family
+        if family is not None:
+            family.open -= sign * (part.last - part.first + 1)
+
+
 def _first(run: _Run[C]) -> int:
     return run.first
 
@@ -416,6 +485,10 @@ log = structlog.get_logger(__name__)
 #: What may be on its way to a consumer that settles by itself: it needs no window, but a slow one
 #: must slow its queue down, not fill memory.
 NO_ACK_CREDIT = 2_000
+#: What a prefetch held back for less is sent with what is left of its time to be settled.
+HELD_S_MIN = 1.0
+#: What it holds back gets new time when so many parts of it have passed.
+HELD_PARTS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -425,6 +498,7 @@ class _Held:
     consumer: ChannelConsumer
     batch: MessageBatch
     frame: Delivery | None
+    since_s: float  # in loop time, from when on its consumer's time to settle it runs
 
 
 class Deliveries:
@@ -445,6 +519,8 @@ class Deliveries:
         self._subscribing: dict[int, ChannelConsumer] = {}
         self._getting: dict[int, ChannelConsumer] = {}
         self._held: deque[_Held] = deque()
+        self._held_timer: asyncio.TimerHandle | None = None
+        self._families: list[Family] = []
         self._untaken: list[Delivery] = []
         self._requests = 0
         self._cancels = 0
@@ -533,12 +609,17 @@ class Deliveries:
         if consumer is None or consumer.cancelled:
             self._give_back(frame)
             return
-        if self.global_prefetch and not consumer.no_ack:
+        family = consumer.family
+        shared = family is not None and family.prefetch > 0
+        if (shared or self.global_prefetch) and not consumer.no_ack:
+            waiting = family.held if family is not None and shared else self._held
             last = len(frame.batches) - 1
+            now_s = asyncio.get_running_loop().time()
             for position, batch in enumerate(frame.batches):
-                held = _Held(consumer, batch, frame if position == last else None)
-                self._held.append(held)
+                held = _Held(consumer, batch, frame if position == last else None, now_s)
+                waiting.append(held)
             self._emit_held()
+            self._mind_held()
             return
         for batch in frame.batches:
             self._emit(consumer, batch)
@@ -552,6 +633,8 @@ class Deliveries:
         else:
             now_s = asyncio.get_running_loop().time()
             tag = self.settles.unacked.add(consumer, batch.first, count, batch.token, now_s)
+            if consumer.family is not None:
+                consumer.family.open += count
         redelivered = batch.acquired_count > 0
         served = self._counted.of(consumer.info)
         served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
@@ -641,19 +724,34 @@ class Deliveries:
                 self._connection.taken(frame)
 
     def _emit_held(self) -> None:
-        """As many as the channel's prefetch allows (B16, global)."""
-        while self._held:
-            held = self._held[0]
-            limit = self.global_prefetch
-            room = limit - self.settles.unacked.count if limit else None
-            if room is not None and room <= 0:
-                return
+        """As many as the channel's prefetch allows (B16, global), and that of a consumer of several
+        queues.
+        """
+        self._emit_some(self._held, None)
+        for family in self._families:
+            self._emit_some(family.held, family)
+
+    def _emit_some(self, waiting: deque[_Held], family: Family | None) -> None:
+        while waiting:
+            held = waiting[0]
             batch = held.batch
-            if room is not None and room < len(batch.bodies):
+            room = len(batch.bodies)
+            if self.global_prefetch:
+                room = min(room, self.global_prefetch - self.settles.unacked.count)
+            if family is not None:
+                room = min(room, family.prefetch - family.open)
+            if room <= 0:
+                return
+            waited = asyncio.get_running_loop().time() - held.since_s > HELD_S_MIN
+            if room < len(batch.bodies):
                 first, held.batch = cut(batch, room)
+                if waited:
+                    self._extend(held.consumer, first)
                 self._emit(held.consumer, first)
                 return
-            self._held.popleft()
+            waiting.popleft()
+            if waited:
+                self._extend(held.consumer, batch)
             self._emit(held.consumer, batch)
             if held.frame is not None:
                 self._taken(held.frame)
@@ -668,7 +766,9 @@ class Deliveries:
         if info is not None:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
             token = max(batch.token for batch in frame.batches)
-            unseen = Return(info.queue, frame.consumer, merged(ranges), token=token, unsent=True)
+            unseen = Return(
+                info.queue, frame.consumer, joined(sorted(ranges)), token=token, unsent=True
+            )
             self.settles.propose(info.group, unseen)
 
     def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
@@ -678,7 +778,7 @@ class Deliveries:
         tag = self.settles.unacked.number(len(bodies))
         data = writer.deliveries(
             self._channel.number,
-            self.reply_tag.encode(),
+            short(self.reply_tag),
             tag,
             redelivered=False,
             where=where,
@@ -692,10 +792,19 @@ class Deliveries:
 
     async def subscribe(self, consumer: ChannelConsumer) -> None:
         """Consume-ok leaves before the first delivery."""
+        self.consumers[consumer.tag] = consumer
+        try:
+            await self._register(consumer)
+        except BaseException:
+            self.consumers.pop(consumer.tag, None)
+            raise
+        if self._has_to_follow(consumer):
+            await self._follow(consumer)
+
+    async def _register(self, consumer: ChannelConsumer) -> None:
         self._requests += 1
         request = self._requests
         self._subscribing[request] = consumer
-        self.consumers[consumer.tag] = consumer
         credit = consumer.prefetch or self.global_prefetch
         try:
             await self._channel.patiently(
@@ -713,8 +822,92 @@ class Deliveries:
             )
         except BaseException:
             self._subscribing.pop(request, None)
-            self.consumers.pop(consumer.tag, None)
             raise
+
+    # --- what a prefetch holds back: the client's time to settle it has not begun
+
+    def _all_held(self) -> list[_Held]:
+        return [*self._held, *(held for family in self._families for held in family.held)]
+
+    def _extend(self, consumer: ChannelConsumer, batch: MessageBatch) -> None:
+        ranges = [(batch.first, batch.first + len(batch.bodies) - 1)]
+        extend = Extend(consumer.info.queue, consumer.key, ranges)
+        self.settles.propose(consumer.info.group, extend, by_client=False)
+
+    def _mind_held(self) -> None:
+        """While any is held back."""
+        if self._held_timer is not None:
+            return
+        timeouts = {self._timeout_of(held.consumer) for held in self._all_held()}
+        timeout_ms = min((each for each in timeouts if each), default=None)
+        if timeout_ms is None:
+            return
+        wait_s, loop = timeout_ms / HELD_PARTS / 1000, asyncio.get_running_loop()
+        self._held_timer = loop.call_later(wait_s, self._mind_again, wait_s)
+
+    def _mind_again(self, wait_s: float) -> None:
+        self._held_timer = None
+        if self._channel.closed:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for held in self._all_held():
+            if now_s - held.since_s >= wait_s / 2:
+                held.since_s = now_s
+                self._extend(held.consumer, held.batch)
+        self._mind_held()
+
+    # --- of a split queue: see node.routing.shards
+
+    def follow_shards(self) -> bool:
+        """Consumers of split queues get from all shards that there are now. True: they do."""
+        behind = [each for each in self.consumers.values() if self._has_to_follow(each)]
+        for consumer in behind:
+            if consumer.family is None or not consumer.family.following:
+                self._channel.start(self._follow(consumer), "follow_shards")
+        return not behind
+
+    def _shards(self, info: QueueInfo) -> dict[QueueId, QueueInfo]:
+        catalog = self._services.broker.cluster.catalog_machine
+        return {shard.queue: shard for shard in shards_of(catalog, info)}
+
+    def _has_to_follow(self, consumer: ChannelConsumer) -> bool:
+        if consumer.feed is not None or consumer.key == NO_KEY or consumer.cancelled:
+            return False
+        members = () if consumer.family is None else consumer.family.members
+        return self._shards(consumer.info).keys() != set(members)
+
+    async def _follow(self, consumer: ChannelConsumer) -> None:
+        family = consumer.family
+        if family is None:
+            family = Family(consumer.prefetch, self.settles.unacked.count_of(consumer))
+            consumer.family = family
+            self._families.append(family)
+        family.following = True
+        try:
+            wanted = self._shards(consumer.info)
+            for queue, info in wanted.items():
+                if queue not in family.members:
+                    await self._join_family(consumer, family, info)
+            for queue in family.members.keys() - wanted.keys():
+                member = family.members.pop(queue, None)
+                if member is not None:  # else it ended meanwhile
+                    await self._leave(member)
+        finally:
+            family.following = False
+
+    async def _join_family(
+        self, consumer: ChannelConsumer, family: Family, info: QueueInfo
+    ) -> None:
+        member = replace(consumer, info=info, key=NO_KEY, silent=True, name=consumer.info.name)
+        family.members[info.queue] = member
+        try:
+            await self._register(member)
+        except Refused as error:
+            family.members.pop(info.queue, None)
+            if error.code != codes.NO_QUEUE:  # it goes again
+                raise
+        if consumer.cancelled:  # meanwhile
+            await self._leave(member)
 
     async def read_stream(
         self, consumer: ChannelConsumer, start: Start, wanted: Wanted | None
@@ -806,6 +999,23 @@ class Deliveries:
         if consumer.feed is not None:
             consumer.feed.stop()
             return
+        members = self._disband(consumer)
+        for each in (consumer, *members):
+            await self._leave(each)
+
+    def _disband(self, consumer: ChannelConsumer) -> list[ChannelConsumer]:
+        """Those of the shards, which get nothing any more."""
+        family = consumer.family
+        if family is None or family not in self._families:
+            return []  # or it is leaving them already
+        self._families.remove(family)
+        members = list(family.members.values())
+        for member in members:
+            member.cancelled = True
+        return members
+
+    async def _leave(self, consumer: ChannelConsumer) -> None:
+        consumer.cancelled = True
         info, key = consumer.info, consumer.key
         for batch in self._take_held(consumer):
             last = batch.first + len(batch.bodies) - 1
@@ -820,8 +1030,13 @@ class Deliveries:
 
     def _take_held(self, consumer: ChannelConsumer) -> list[MessageBatch]:
         """What has not been delivered to it, and is not going to be."""
-        taken = [held for held in self._held if held.consumer is consumer]
-        self._held = deque(held for held in self._held if held.consumer is not consumer)
+        family = consumer.family
+        taken: list[_Held] = []
+        for waiting in (self._held,) if family is None else (self._held, family.held):
+            taken += [held for held in waiting if held.consumer is consumer]
+            left = [held for held in waiting if held.consumer is not consumer]
+            waiting.clear()
+            waiting.extend(left)
         for held in taken:
             if held.frame is not None:
                 self._taken(held.frame)
@@ -833,9 +1048,16 @@ class Deliveries:
         if consumer is None:
             return
         self._take_held(consumer)
-        if reason == "queue_deleted":
-            self.consumers.pop(consumer.tag, None)
-            self._notify_cancelled(consumer)
+        if reason != "queue_deleted":
+            return
+        if consumer.is_member:  # its queue is one again
+            if consumer.family is not None:
+                consumer.family.members.pop(consumer.info.queue, None)
+            return
+        self.consumers.pop(consumer.tag, None)
+        for member in self._disband(consumer):
+            self._channel.start(self._leave(member), "leave_shard")
+        self._notify_cancelled(consumer)
 
     def _notify_cancelled(self, consumer: ChannelConsumer) -> None:
         consumer.cancelled = True
@@ -864,19 +1086,37 @@ class Deliveries:
         consumer = self._by_key.get((moved.info.name, moved.key))
         if consumer is None or consumer.cancelled or not consumer.cancel_on_failover:
             return
+        consumer = self.consumers.get(consumer.tag, consumer)
+        if consumer.cancelled:
+            return
         if not self._channel.closed:
             moved.auto_settle = False  # nobody sees what comes now
             self._channel.start(self.cancel(consumer.tag), "cancel_on_failover")
             self._notify_cancelled(consumer)
 
     async def get(self, info: QueueInfo, *, no_ack: bool) -> None:
+        """Of a split queue from any of its shards, another one first each time."""
+        shards = list(self._shards(info).values())
+        first = self._requests % len(shards) if shards else 0
+        for shard in (*shards[first:], *shards[:first]):
+            holder = ChannelConsumer("", shard, no_ack=no_ack, silent=True, name=info.name)
+            await self._get_from(holder)
+            if holder.key != NO_KEY:
+                return
+        await self._get_from(ChannelConsumer("", info, no_ack=no_ack))
+
+    async def _get_from(self, holder: ChannelConsumer) -> None:
+        """`silent`: nobody is told that there is nothing."""
         self._requests += 1
-        request = self._requests
-        self._getting[request] = ChannelConsumer("", info, no_ack=no_ack)
+        request, info, no_ack = self._requests, holder.info, holder.no_ack
+        self._getting[request] = holder
         try:
             await self._channel.patiently(
                 lambda: self.connection.get(request, info, 1, auto_settle=no_ack), info
             )
+        except Refused as error:
+            if not holder.silent or error.code != codes.NO_QUEUE:  # the shard is gone
+                raise
         finally:
             self._getting.pop(request, None)
 
@@ -885,7 +1125,8 @@ class Deliveries:
     ) -> None:
         self._counted.of(holder.info).got(batches, auto=holder.no_ack)
         if not batches:
-            self._channel.send_method(commands.Basic.GetEmpty())
+            if not holder.silent:
+                self._channel.send_method(commands.Basic.GetEmpty())
             return
         holder.key = key
         (batch,) = batches
@@ -894,7 +1135,7 @@ class Deliveries:
         else:
             now_s = asyncio.get_running_loop().time()
             tag = self.settles.unacked.add(holder, batch.first, 1, batch.token, now_s)
-        ((_, _, where, properties),) = runs(batch, holder.info.name)
+        ((_, _, where, properties),) = runs(batch, holder.name)
         (body,) = batch.bodies
         number = self._channel.number
         head = writer.get_ok_head(
@@ -918,11 +1159,16 @@ class Deliveries:
             self.prefetch = count
             return
         self.global_prefetch = count
-        for consumer in self.consumers.values():
-            if not consumer.no_ack and consumer.feed is None:
+        for consumer in self.every_consumer():
+            if not consumer.no_ack and consumer.feed is None and consumer.key != NO_KEY:
                 info, credit = consumer.info, consumer.prefetch or count
                 self.settles.propose(info.group, SetCredit(info.queue, consumer.key, credit))
         self._emit_held()
+
+    def every_consumer(self) -> list[ChannelConsumer]:
+        """Also those of shards."""
+        found = list(self.consumers.values())
+        return found + [each for family in self._families for each in family.members.values()]
 
     # --- settles ----------------------------------------------------------------------------------
 
@@ -933,7 +1179,7 @@ class Deliveries:
                 self.settles.up_to("ack", last)
             else:
                 self.settles.each("ack", first, last)
-        if self._held:
+        if self._held or self._families:
             self._emit_held()
 
     def settle(self, verdict: Verdict, tag: int, *, multiple: bool) -> None:
@@ -963,6 +1209,8 @@ class Deliveries:
         if self.reply_name is not None:
             self._services.direct_replies.close(self.reply_name)
             self.reply_name = None
+        if self._held_timer is not None:
+            self._held_timer.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             self._host.report_handed()

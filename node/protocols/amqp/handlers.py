@@ -33,6 +33,7 @@ from node.protocols.amqp.channel_parts import ChannelParts
 from node.protocols.amqp.deliveries import ChannelConsumer, Verdict
 from node.protocols.amqp.direct_reply import PSEUDO_QUEUE
 from node.protocols.amqp.publishes import Confirms
+from node.routing.shards import SHARD_OF
 
 Work = Coroutine[Any, Any, None] | None
 Basic, Confirm, Tx, Exchange, Queue = (
@@ -242,7 +243,15 @@ def _check_transactional(channel: ChannelParts) -> None:
 async def _tx_commit(channel: ChannelParts, _: commands.Tx.Commit) -> None:
     """All or nothing, in however many queues (C28)."""
     _check_transactional(channel)
+    gone = await channel.publishes.removed_shard()
     published, returns = channel.publishes.take_transaction()
+    if gone is not None:
+        channel.deliveries.settles.roll_back()
+        raise ChannelError_(
+            PRECONDITION_FAILED,
+            f"partial tx completion: nothing was done: queue {gone.arguments[SHARD_OF]} was joined,"
+            f" and its shard {gone.name} is removed: publish again",
+        )
     settled = channel.deliveries.settles.take_transaction()
     steps: dict[GroupId, list[Any]] = {}
     for part in (published, settled):

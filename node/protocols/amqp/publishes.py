@@ -15,13 +15,16 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
 
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
+from cluster.machine.arguments import STREAM_CONFIG
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.checkout import SPAN_MS_MAX
 from cluster.machine.commands import Command, Enqueue
 from cluster.types import GroupId, QueueId
 from node.broker.bodies import NewBody, PartedBody, in_one_piece, pieces_of
@@ -38,14 +41,16 @@ from node.messages.amqp_errors import (
     ChannelError_,
     ConnectionError_,
 )
+from node.messages.group_keys import with_group_keys
 from node.messages.message import exchange_and_key, routing_key_of
 from node.protocols.amqp import writer
 from node.protocols.amqp.deliveries import Deliveries
 from node.protocols.amqp.direct_reply import PREFIX
 from node.protocols.amqp.events import Publish
-from node.protocols.amqp.outlet import Stream, WritingChannel
 from node.protocols.amqp.refusals import no_exchange
+from node.protocols.amqp.writer import Stream, WritingChannel
 from node.routing import Route
+from node.routing.shards import SHARD_OF
 
 #: Of exchanges and keys it is remembered to which queues they lead.
 QUEUES_KNOWN_MAX = 1_000
@@ -108,7 +113,17 @@ class Confirms:
         fresh, self._fresh = sorted(self._fresh), []
         if not fresh:
             return []
-        self._tell(fresh)
+        told, place = self._told, fresh[0] - self._low - 1
+        if fresh[-1] - fresh[0] == len(fresh) - 1:  # all that lie between
+            told[place : place + len(fresh)] = b"\1" * len(fresh)
+        else:
+            for tag in fresh:
+                told[tag - self._low - 1] = 1
+        passed = told.find(0)
+        if passed < 0:
+            passed = len(told)
+        del told[:passed]
+        self._low += passed
         outcomes = list[ConfirmOutcome]()
         if self._refused:
             refused = [tag for tag in fresh if tag in self._refused]
@@ -123,39 +138,24 @@ class Confirms:
             outcomes.append(ConfirmOutcome(tag, multiple=False, refused=False))
         return outcomes
 
-    def _tell(self, fresh: list[int]) -> None:
-        told, place = self._told, fresh[0] - self._low - 1
-        if fresh[-1] - fresh[0] == len(fresh) - 1:  # all that lie between
-            told[place : place + len(fresh)] = b"\1" * len(fresh)
-        else:
-            for tag in fresh:
-                told[tag - self._low - 1] = 1
-        passed = told.find(0)
-        if passed < 0:
-            passed = len(told)
-        del told[:passed]
-        self._low += passed
-
 
 def weigh(metas: Sequence[bytes], bodies: Sequence[NewBody]) -> int:
     """What messages take of the room for those under way, in bytes."""
     return MESSAGE_OVERHEAD_BYTES * len(bodies) + sum(map(len, metas)) + sum(map(len, bodies))
 
 
+@dataclass(slots=True, eq=False)
 class _QueueBatch:
     """What this read publishes to one queue: of each message an item in all lists."""
 
-    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tags", "upload")
-
-    def __init__(self, info: QueueInfo) -> None:
-        self.info = info
-        self.bodies: list[NewBody] = []
-        self.metas: list[bytes] = []
-        self.attrs: list[Attrs | None] = []  # or none at all as long as none has any
-        self.tags: list[int] = []  # in confirm mode
-        self.parted = False  # some body goes into the log in parts
-        self.upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
-        self.size_bytes = 0  # known when it is sent
+    info: QueueInfo
+    bodies: list[NewBody] = field(default_factory=list[NewBody])
+    metas: list[bytes] = field(default_factory=list[bytes])
+    attrs: list[Attrs | None] = field(default_factory=list[Attrs | None])  # none if none has any
+    tags: list[int] = field(default_factory=list[int])  # in confirm mode
+    parted: bool = False  # some body goes into the log in parts
+    upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
+    size_bytes: int = 0  # known when it is sent
 
     def add(
         self,
@@ -194,6 +194,9 @@ def _runs(event: Publish) -> Iterator[_Run]:
 #: The batches that get a message.
 _Way = tuple[_QueueBatch, ...]
 
+#: What is published here is no message: it asks for more time for deliveries of its channel.
+EXTEND_EXCHANGE = "amq.quorate.extend"
+
 
 class PublishingChannel(WritingChannel, Protocol):
     deliveries: Deliveries
@@ -220,6 +223,8 @@ class Publishes:
         # Likewise, until what the catalog says of the virtual host or the user is something else.
         self._queues: dict[bytes, tuple[QueueInfo, ...]] = {}
         self._queues_of: object = None
+        self._catalog = channel.services.broker.ingress.catalog
+        self._looked_at = -1  # how much the catalog had applied then
         # Large bodies on their way into the log and what is behind them; by queue, so that order is
         # kept.
         self._behind: dict[QueueId, deque[_QueueBatch]] = {}
@@ -231,7 +236,7 @@ class Publishes:
     # --- in ---------------------------------------------------------------------------------------
 
     def receive(self, event: Publish) -> Coroutine[Any, Any, None] | None:
-        """Done at once, unless this node's copy of the catalog must be brought up to date first."""
+        """Done at once, unless this node's copy of the catalog or its clock must be right first."""
         if event.immediate:
             raise ConnectionError_(NOT_IMPLEMENTED, "immediate=true")
         # Does anything beside the bodies concern the broker but where they go?
@@ -256,7 +261,10 @@ class Publishes:
     def _find_ways(self, event: Publish) -> dict[bytes, _Way] | None:
         """None: some must be looked at one by one, or are refused."""
         ways = self._ways  # of this read
-        if not ways:
+        if not ways and (
+            self._catalog.applied != self._looked_at or len(self._queues) > QUEUES_KNOWN_MAX
+        ):
+            self._looked_at = self._catalog.applied
             version = self._ingress.version(self._host.access)
             if version != self._queues_of or len(self._queues) > QUEUES_KNOWN_MAX:
                 self._queues.clear()
@@ -338,16 +346,22 @@ class Publishes:
                 self._take(run, up_to_date=True)
 
     async def _catch_up(self) -> None:
+        await self._ingress.know_time()
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
 
     def _take(self, run: _Run, *, up_to_date: bool = False) -> bool:
-        """False: this node's copy of the catalog must be brought up to date first."""
+        """False: this node's copy of the catalog, or its clock, must be right first."""
         exchange, key = exchange_and_key(run.where)
         access, properties = self._host.access, run.properties
+        if exchange == EXTEND_EXCHANGE:
+            self._extend(run, key)
+            return True
         access.check("write", "exchange", exchange)
         attrs: Attrs | None = None
         if props.asks(properties):
+            if not up_to_date and self._ingress.time_in_doubt(properties):
+                return False
             reply_name = self._channel.deliveries.reply_name
             attrs, properties = self._ingress.interpret(access, properties, reply_name)
             run = run._replace(properties=properties)
@@ -481,6 +495,28 @@ class Publishes:
         else:
             self._unroutable(run, tags)
 
+    def _extend(self, run: _Run, key: str) -> None:
+        """Each message of it asks for more time, for a delivery of this channel or for all. It is
+        refused in confirm mode alone: who asks for a delivery that was just acked means no harm.
+        """
+        tags = self._count(run, queues=0)
+        expiration = props.parse(run.properties).expiration
+        tag = int(key) if key.isascii() and key.isdecimal() else None
+        if (key and tag is None) or (expiration is not None and not _is_span(expiration)):
+            raise ChannelError_(
+                PRECONDITION_FAILED,
+                f"a publish to {EXTEND_EXCHANGE} has a delivery tag as its routing key, or none for"
+                " all, and as its expiration how many ms from now, or none for the consumer's"
+                f" timeout: not {key[:40]!r}, {(expiration or '')[:40]!r}",
+            )
+
+        def done(extended: bool) -> None:
+            if not self._channel.closed:
+                self._decide(tags, () if extended else [(0, len(tags) - 1)])
+
+        timeout_ms = None if expiration is None else int(expiration)
+        self._channel.deliveries.settles.extend(tag, timeout_ms, done)
+
     # --- out --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -492,7 +528,7 @@ class Publishes:
         for batch in batches.values():
             if not batch.bodies:
                 continue
-            if batch.info.stream is not None:
+            if STREAM_CONFIG in batch.info.arguments:
                 keys = map(routing_key_of, batch.metas)
                 batch.attrs = with_subjects(batch.info, keys, batch.attrs)
             if self.transaction is None:
@@ -597,22 +633,35 @@ class Publishes:
         returns, self._returns = self._returns, []
         steps: dict[GroupId, list[Command]] = {}
         for batch in batches:
-            info = batch.info
+            info, bodies = batch.info, cast("list[bytes]", batch.bodies)
+            metas, attrs = _one_or_each(batch.metas), _one_or_each(batch.attrs)
+            attrs = with_group_keys(info.arguments, metas, attrs, len(bodies))
             steps.setdefault(info.group, []).append(
-                Enqueue(
-                    info.queue,
-                    None,
-                    0,
-                    cast("list[bytes]", batch.bodies),
-                    _one_or_each(batch.metas),
-                    _one_or_each(batch.attrs),
-                )
+                Enqueue(info.queue, None, 0, bodies, metas, attrs)
             )
         return steps, returns
+
+    async def removed_shard(self) -> QueueInfo | None:
+        """One to which the transaction has published, and that is removed since: as the part of
+        another group than the one that decides, this would be lost.
+        """
+        shards = [b.info for b in self.transaction or () if SHARD_OF in b.info.arguments]
+        if shards:
+            await self._channel.patiently(self._catch_up)
+        catalog = self._services.broker.cluster.catalog_machine
+        for each in shards:
+            found = catalog.queue(each.vhost, each.name)
+            if found is None or found.queue != each.queue:
+                return each
+        return None
 
     @property
     def uncommitted(self) -> int:
         return sum(len(batch.bodies) for batch in self.transaction or ())
+
+
+def _is_span(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) <= SPAN_MS_MAX
 
 
 def _one_or_each(values: list[Any]) -> Any:

@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 BACKLOG: Final = 1024
 #: How long a stop waits for clients to say that they have heard of it.
 GOODBYE_S_MAX: Final = 1.0
+#: How often is looked whether queues were split, when anything in the catalog changed.
+FOLLOW_S: Final = 0.25
 
 
 class AmqpServer:
@@ -81,6 +83,7 @@ class AmqpServer:
     async def start(self) -> None:
         """Listening when it returns. SettingsError: it cannot."""
         await self.listen()
+        self.services.tasks.start(self._follow_shards(), name="follow_shards")
         self.services.alarms.on_change.append(self._alarms_changed)
 
     async def listen(self) -> None:
@@ -93,6 +96,19 @@ class AmqpServer:
             self.address = settings.amqp_advertise or self.address
         if settings.amqps is not None:
             self.tls_address = await self._listen_secured("amqps", settings.amqps)
+
+    async def _follow_shards(self) -> None:
+        """Consumers follow when a queue is split, and when it is joined again."""
+        catalog, followed = self.services.broker.cluster.catalog_machine, -1
+        while True:
+            changes = catalog.changes
+            if changes != followed:
+                behind = [
+                    each for each in self.open_channels() if not each.deliveries.follow_shards()
+                ]
+                if not behind:
+                    followed = changes
+            await asyncio.sleep(FOLLOW_S)
 
     def _connection(self) -> AmqpConnection:
         return AmqpConnection(self)

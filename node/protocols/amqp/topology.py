@@ -48,6 +48,7 @@ from node.protocols.amqp.channel_parts import ChannelParts
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
+from node.routing.shards import shards_of, undeletable
 
 Exchange, Queue = commands.Exchange, commands.Queue
 
@@ -79,6 +80,14 @@ async def find_queue(channel: ChannelParts, name: str, *, now: bool = False) -> 
 
 
 async def _counts(channel: ChannelParts, info: QueueInfo) -> tuple[int, int]:
+    """Of a split queue the messages of all shards, to each of which its consumers subscribe."""
+    ready, consumers = await _counts_of(channel, info)
+    for shard in shards_of(channel.services.broker.cluster.catalog_machine, info):
+        ready += (await _counts_of(channel, shard))[0]
+    return ready, consumers
+
+
+async def _counts_of(channel: ChannelParts, info: QueueInfo) -> tuple[int, int]:
     """Ready messages and consumers, from the leader. In the catalog and not in its group is a queue
     that comes, or one that went with its node: time tells.
     """
@@ -192,17 +201,8 @@ async def _bind(
     key: str,
     arguments: dict[str, Any],
 ) -> None:
-    """Write on the destination, read from the source, as RabbitMQ has it."""
     host = channel.host
-    host.access.check("write", kind, destination)
-    host.access.check("read", "exchange", source)
-    catalog = channel.services.broker.cluster.catalog_machine
-    info = catalog.exchange(host.vhost, source)
-    if info is None:  # a copy that lags must not miss that it is a topic
-        await channel.services.broker.catch_up()
-        info = catalog.exchange(host.vhost, source)
-    if info is not None and info.routes_as == "topic":
-        host.access.check_topic("read", source, key)
+    await channel.services.broker.check_binding(host.access, source, kind, destination, key)
     await _change(channel, kind_of_command(host.vhost, source, kind, destination, key, arguments))
 
 
@@ -363,7 +363,9 @@ def _key_of(method: commands.Queue.Bind | commands.Queue.Unbind, info: QueueInfo
 async def purge_queue(channel: ChannelParts, method: commands.Queue.Purge) -> None:
     info = await find_queue(channel, method.queue)
     channel.host.access.check("read", "queue", info.name)
-    count = await channel.patiently(lambda: channel.services.broker.purge(info), info)
+    broker, count = channel.services.broker, 0
+    for each in (info, *shards_of(broker.cluster.catalog_machine, info)):
+        count += await channel.patiently(partial(broker.purge, each), each)
     if not method.nowait:
         channel.send_method(Queue.PurgeOk(count))
 
@@ -390,6 +392,9 @@ async def _delete(channel: ChannelParts, method: commands.Queue.Delete) -> int:
     else:
         host.access.check("configure", "queue", info.name)
         try:
+            why = undeletable(cluster.catalog_machine, info)
+            if why is not None:
+                raise ChannelError_(PRECONDITION_FAILED, why)
             count, _ = await _counts(channel, info)
             reply_of(
                 await cluster.remove_queue(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import cbor2
@@ -15,11 +16,14 @@ import cbor2
 from node.protocols.native.requests import (
     VERSION,
     BadField,
+    Bind,
     Cancel,
     Credit,
     Declare,
+    DeclareExchange,
     Delete,
     DeleteCursor,
+    DeleteExchange,
     Discard,
     Extend,
     FrameError,
@@ -36,15 +40,20 @@ from node.protocols.native.requests import (
     Pong,
     Publish,
     PublishPart,
+    PublishTo,
     Purge,
     PutCursor,
     Read,
     Request,
+    Retime,
     Return,
     Settle,
     Subscribe,
+    Transact,
+    TransactionStep,
     UnknownOpcode,
     UnsupportedVersion,
+    Withdraw,
 )
 
 CBOR_DEPTH_MAX = 64
@@ -53,6 +62,8 @@ NUMBER_MAX = 2**63 - 1
 #: Of one READ: messages, and how long it waits for them.
 READ_COUNT_MAX = 1_000
 READ_MS_MAX = 60_000
+#: Of one transaction.
+STEPS_MAX = 10_000
 
 
 # --- fields ---------------------------------------------------------------------------------------
@@ -197,6 +208,10 @@ def ranges_of(value: Any, name: str) -> list[tuple[int, int]]:
     return ranges
 
 
+def _ranges_or_none(value: Any, name: str) -> list[tuple[int, int]] | None:
+    return None if value is None else ranges_of(value, name)
+
+
 def _held(value: Any, name: str) -> list[tuple[int, int, int]]:
     must = "a list of [first, last, token]"
     if value is None:
@@ -213,6 +228,32 @@ def _held(value: Any, name: str) -> list[tuple[int, int, int]]:
     return held
 
 
+def _destination_kind(value: Any, name: str) -> str:
+    if value not in ("queue", "exchange"):
+        _complain(name, "queue or exchange", value)
+    return value
+
+
+def _steps(value: Any, name: str) -> list[TransactionStep]:
+    """As frames, without their requests."""
+    must = f"a list of 1 to {STEPS_MAX} steps, each [opcode, ...]"
+    if type(value) is not list or not 1 <= len(cast("list[Any]", value)) <= STEPS_MAX:
+        _complain(name, must, value)
+    return [_step(each, name) for each in cast("list[Any]", value)]
+
+
+def _step(value: Any, name: str) -> TransactionStep:
+    match value:
+        case [10, queue, bodies, meta, attrs]:
+            return Publish(
+                0, _text(queue, "queue"), None, 0, bodies_of(bodies, "bodies"), meta, attrs
+            )
+        case [13 | 30 | 31 | 32 as opcode, *fields]:
+            return cast("TransactionStep", _fixed(opcode, [0, *fields]))
+        case _:
+            _complain(name, "steps of PUBLISH, PUBLISH_TO, SETTLE, RETURN and DISCARD", value)
+
+
 Check = Callable[[Any, str], Any]
 _REQUEST: tuple[str, Check] = ("request", _number)
 _QUEUE: tuple[str, Check] = ("queue", _text)
@@ -221,6 +262,14 @@ _EITHER: tuple[str, Check] = ("consumer", _consumer)
 _CURSOR: tuple[str, Check] = ("cursor", _text)
 _RANGES: tuple[str, Check] = ("ranges", ranges_of)
 _TOKEN: tuple[str, Check] = ("token", _number_or_none)
+_ENDS: list[tuple[str, Check]] = [
+    _REQUEST,
+    ("source", _text),
+    ("kind", _destination_kind),
+    ("destination", _text),
+    ("key", _text),
+    ("arguments", _map_or_empty),
+]
 
 _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] = {
     Opcode.PING: (Ping, [("number", _number)]),
@@ -243,6 +292,18 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
         PublishPart,
         [_REQUEST, _QUEUE, ("upload", _text), ("number", _number), ("data", _bytes)],
     ),
+    Opcode.PUBLISH_TO: (
+        PublishTo,
+        [
+            _REQUEST,
+            ("exchange", _text),
+            ("key", _text),
+            ("bodies", bodies_of),
+            ("meta", _any),
+            ("attrs", _any),
+        ],
+    ),
+    Opcode.TRANSACT: (Transact, [_REQUEST, ("steps", _steps)]),
     Opcode.CANCEL: (Cancel, [_REQUEST, _QUEUE, _EITHER, ("give_back", _flag)]),
     Opcode.CREDIT: (Credit, [_REQUEST, _QUEUE, _CONSUMER, ("credit", _number)]),
     Opcode.SETTLE: (Settle, [_REQUEST, _QUEUE, _EITHER, _RANGES, _TOKEN]),
@@ -263,7 +324,21 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
         Extend,
         [_REQUEST, _QUEUE, _EITHER, _RANGES, ("timeout_ms", _number_or_none)],
     ),
-    Opcode.GET: (Get, [_REQUEST, _QUEUE, ("messages", _number), ("auto_settle", _flag)]),
+    Opcode.WITHDRAW: (Withdraw, [_REQUEST, _QUEUE, _RANGES]),
+    Opcode.RETIME: (
+        Retime,
+        [_REQUEST, _QUEUE, _RANGES, ("due_ms", _number_or_none), ("delay_ms", _number_or_none)],
+    ),
+    Opcode.GET: (
+        Get,
+        [
+            _REQUEST,
+            _QUEUE,
+            ("messages", _number),
+            ("auto_settle", _flag),
+            ("ranges", _ranges_or_none),
+        ],
+    ),
     Opcode.DECLARE: (Declare, [_REQUEST, _QUEUE, ("arguments", _map_or_empty)]),
     Opcode.DELETE: (Delete, [_REQUEST, _QUEUE, ("if_unused", _flag), ("if_empty", _flag)]),
     Opcode.PURGE: (Purge, [_REQUEST, _QUEUE]),
@@ -274,9 +349,25 @@ _LAYOUTS: dict[int, tuple[Callable[..., Request], Sequence[tuple[str, Check]]]] 
         [_REQUEST, _QUEUE, _CURSOR, ("settings", _map_or_empty)],
     ),
     Opcode.DELETE_CURSOR: (DeleteCursor, [_REQUEST, _QUEUE, _CURSOR]),
+    Opcode.DELETE_EXCHANGE: (
+        DeleteExchange,
+        [_REQUEST, ("exchange", _text), ("if_unused", _flag)],
+    ),
+    Opcode.BIND: (Bind, _ENDS),
+    Opcode.UNBIND: (partial(Bind, bound=False), _ENDS),
 }
 #: Whose last field may be missing: it came later.
-_GROWN = frozenset({Opcode.PUBLISH, Opcode.CANCEL, Opcode.SETTLE, Opcode.RETURN, Opcode.DISCARD})
+_GROWN = frozenset(
+    {
+        Opcode.PUBLISH,
+        Opcode.CANCEL,
+        Opcode.SETTLE,
+        Opcode.RETURN,
+        Opcode.DISCARD,
+        Opcode.RETIME,
+        Opcode.GET,
+    }
+)
 _OPTIONS: dict[str, tuple[Check, Any]] = {
     "tag": (_text, ""),
     "credit": (_number_or_none, None),
@@ -292,6 +383,14 @@ _READ_OPTIONS: dict[str, tuple[Check, Any]] = {
     "count": (_read_count, READ_COUNT_MAX),
     "wait_ms": (_wait_ms, 0),
     "have": (_number, 0),
+}
+
+
+_EXCHANGE_OPTIONS: dict[str, tuple[Check, Any]] = {
+    "durable": (_flag, True),
+    "auto_delete": (_flag, False),
+    "internal": (_flag, False),
+    "arguments": (_map_or_empty, None),
 }
 
 
@@ -389,6 +488,7 @@ class NativeProtocol:
                 client=_text(options.get("client", ""), "client"),
                 vhost=_text(options.get("vhost", "/"), "vhost"),
                 forward=_flag(options.get("forward", False), "forward"),
+                shards=_flag(options.get("shards", False), "shards"),
             )
         except BadField as error:
             raise HelloMissing(f"HELLO: {error.reason}") from error
@@ -439,7 +539,17 @@ def _read(values: list[Any]) -> Read:
     )
 
 
+def _declare_exchange(values: list[Any]) -> DeclareExchange:
+    if len(values) != 4:
+        raise BadField("DECLARE_EXCHANGE has the fields request, exchange, type, options")
+    kind = _text(values.pop(2), "type")
+    request, exchange, options = _optional("DECLARE_EXCHANGE", values, _EXCHANGE_OPTIONS)
+    options["arguments"] = options["arguments"] or {}
+    return DeclareExchange(request, exchange, kind, **options)
+
+
 _WITH_OPTIONS: dict[int, Callable[[list[Any]], Request]] = {
+    Opcode.DECLARE_EXCHANGE: _declare_exchange,
     Opcode.SUBSCRIBE: _subscribe,
     Opcode.READ: _read,
 }

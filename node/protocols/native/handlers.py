@@ -7,16 +7,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from cluster.machine import replies as codes
+from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.types import ConsumerKey
-from node.access.permissions import Operation
+from node.access.permissions import Access, Operation
 from node.broker import settle_retry
 from node.broker.broker import Broker
+from node.broker.publishing import Publisher
+from node.broker.transactions import TransactionCoordinator
 from node.clients.client_session import ClientSession
-from node.errors import BrokerError
+from node.errors import BrokerError, Refused
 from node.protocols.native import requests
+from node.protocols.native.exchanges import Exchanges
 from node.protocols.native.requests import Request
 from node.protocols.native.streams import Streams, is_stream
+from node.protocols.native.transactions import NativeTransactions
+from node.routing.shards import split_of, whole_of
 
 #: What is said of deliveries.
 SettleFrame = (
@@ -27,6 +34,8 @@ SettleFrame = (
 _OPERATIONS: dict[type, Operation] = {
     requests.Publish: "write",
     requests.PublishPart: "write",
+    requests.DeclareExchange: "configure",
+    requests.DeleteExchange: "configure",
     requests.Subscribe: "read",
     requests.Cancel: "read",
     requests.Credit: "read",
@@ -34,6 +43,8 @@ _OPERATIONS: dict[type, Operation] = {
     requests.Return: "read",
     requests.Discard: "read",
     requests.Extend: "read",
+    requests.Withdraw: "read",
+    requests.Retime: "read",
     requests.Get: "read",
     requests.Read: "read",
     requests.PutCursor: "read",
@@ -45,12 +56,23 @@ _OPERATIONS: dict[type, Operation] = {
 }
 
 
+_OF_EXCHANGES = frozenset({requests.DeclareExchange, requests.DeleteExchange})
+
+
 class Handlers:
     """What to do for each kind of request."""
 
-    def __init__(self, broker: Broker, streams: Streams) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        streams: Streams,
+        publisher: Publisher,
+        transactions: TransactionCoordinator,
+    ) -> None:
         self._broker = broker
         self._streams = streams
+        self._exchanges = Exchanges(broker, publisher)
+        self._transactions = NativeTransactions(broker, self._exchanges, transactions, self._check)
         self._handlers: dict[type, Callable[[ClientSession, Any], Awaitable[None]]] = {
             requests.Publish: self._publish,
             requests.PublishPart: self._publish_part,
@@ -61,6 +83,8 @@ class Handlers:
             requests.Credit: self._settle,
             requests.Subscribe: self._subscribe,
             requests.Cancel: self._cancel,
+            requests.Withdraw: self._withdraw,
+            requests.Retime: self._retime,
             requests.Get: self._get,
             requests.Declare: self._declare,
             requests.Delete: self._delete,
@@ -70,6 +94,11 @@ class Handlers:
             requests.Read: self._read,
             requests.PutCursor: self._put_cursor,
             requests.DeleteCursor: self._delete_cursor,
+            requests.PublishTo: self._publish_to,
+            requests.Transact: self._transact,
+            requests.DeclareExchange: self._declare_exchange,
+            requests.DeleteExchange: self._delete_exchange,
+            requests.Bind: self._bind,
         }
 
     def closed(self, connection: ClientSession) -> None:
@@ -85,12 +114,22 @@ class Handlers:
             access = connection.access
             operation = _OPERATIONS.get(type(request))
             if access is not None and operation is not None:
-                access.check(operation, "queue", request.queue)  # type: ignore[union-attr]
+                if type(request) in _OF_EXCHANGES:
+                    access.check(operation, "exchange", request.queue)  # type: ignore[union-attr]
+                else:
+                    self._check(access, operation, request.queue)  # type: ignore[union-attr]
                 if type(request) is requests.Declare:
                     access.check_dead_letters(request.queue, request.arguments)
             await handler(connection, request)
         except BrokerError as error:
             connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]
+
+    def _check(self, access: Access, operation: Operation, name: str) -> None:
+        """Who may read a queue that is split may read its shards."""
+        catalog = self._broker.cluster.catalog_machine
+        info = catalog.queue(access.vhost, name) if operation == "read" else None
+        whole = None if info is None else whole_of(catalog, info)
+        access.check(operation, "queue", name if whole is None else whole.name)
 
     # --- one a request ----------------------------------------------------------------------------
 
@@ -137,21 +176,32 @@ class Handlers:
 
     async def _subscribe(self, connection: ClientSession, frame: requests.Subscribe) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
+        split = split_of(self._broker.cluster.catalog_machine, info)
+        if split is not None and not split.joining and not connection.follows_shards:
+            raise Refused(
+                codes.WRONG_KIND,
+                f"{info.name} is split, and has next to nothing itself: consume each of"
+                f" {', '.join(split.shards)}; or `quorate queue join {info.name}` first",
+            )
         await connection.run(
-            frame.request,
-            frame.queue,
-            lambda: connection.subscribe(
-                frame.request,
-                info,
-                frame.tag,
-                credit=frame.credit,
-                priority=frame.priority,
-                exclusive=frame.exclusive,
-                auto_settle=frame.auto_settle,
-                timeout_ms=frame.timeout_ms,
-                held=frame.held,
-            ),
+            frame.request, frame.queue, lambda: self._subscribed(connection, info, frame)
         )
+
+    async def _subscribed(
+        self, connection: ClientSession, info: QueueInfo, frame: requests.Subscribe
+    ) -> None:
+        await connection.subscribe(
+            frame.request,
+            info,
+            frame.tag,
+            credit=frame.credit,
+            priority=frame.priority,
+            exclusive=frame.exclusive,
+            auto_settle=frame.auto_settle,
+            timeout_ms=frame.timeout_ms,
+            held=frame.held,
+        )
+        connection.tell_shards(info)
 
     async def _cancel(self, connection: ClientSession, frame: requests.Cancel) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)
@@ -172,9 +222,58 @@ class Handlers:
             frame.request,
             frame.queue,
             lambda: connection.get(
-                frame.request, info, frame.messages, auto_settle=frame.auto_settle
+                frame.request,
+                info,
+                frame.messages,
+                auto_settle=frame.auto_settle,
+                positions=frame.ranges or (),
+                shards=() if frame.ranges else self._broker.shard_names(info),
             ),
         )
+
+    async def _withdraw(self, connection: ClientSession, frame: requests.Withdraw) -> None:
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.withdraw(frame.request, info, frame.ranges),
+        )
+
+    async def _retime(self, connection: ClientSession, frame: requests.Retime) -> None:
+        info = await self._broker.find_shared(connection.vhost, frame.queue)
+        await connection.run(
+            frame.request,
+            frame.queue,
+            lambda: connection.retime(
+                frame.request, info, frame.ranges, due_ms=frame.due_ms, delay_ms=frame.delay_ms
+            ),
+        )
+
+    async def _publish_to(self, connection: ClientSession, frame: requests.PublishTo) -> None:
+        await self._broker.ingress.room.free()  # until then nothing more is read
+        work = self._exchanges.publish
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
+    async def _transact(self, connection: ClientSession, frame: requests.Transact) -> None:
+        await self._broker.ingress.room.free()
+        work = self._transactions.commit
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
+    async def _declare_exchange(
+        self, connection: ClientSession, frame: requests.DeclareExchange
+    ) -> None:
+        work = self._exchanges.declare
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
+    async def _delete_exchange(
+        self, connection: ClientSession, frame: requests.DeleteExchange
+    ) -> None:
+        work = self._exchanges.delete
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
+
+    async def _bind(self, connection: ClientSession, frame: requests.Bind) -> None:
+        work = self._exchanges.bind
+        await connection.run(frame.request, frame.queue, lambda: work(connection, frame))
 
     async def _read(self, connection: ClientSession, frame: requests.Read) -> None:
         info = await self._broker.find_shared(connection.vhost, frame.queue)

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 from aiohttp import web
 
 from cluster.machine import replies as codes
+from cluster.machine.arguments import SPAN_MS_MAX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -16,18 +17,21 @@ from cluster.machine.commands import (
     ATTR_PRIORITY,
     ATTR_TTL_MS,
     Discard,
+    Extend,
     Return,
     Settle,
 )
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
-from cluster.types import ConsumerKey, LargeBody
+from cluster.machine.runs import joined
+from cluster.types import ConsumerKey, LargeBody, SessionId
 from node.access.auth import Auth, User
 from node.access.permissions import Operation
+from node.broker.arrivals import Arrivals
 from node.broker.broker import Broker, check_shared
 from node.broker.settle_retry import SettleCommand
+from node.clients.client_session import only_in_shards
 from node.clients.sessions import Sessions
-from node.dispatch.chunks import merged
 from node.dispatch.outgoing import MessageBatch
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.messages.message import as_map
@@ -41,6 +45,11 @@ from node.protocols.native.urls import url_of
 
 LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 3_600_000
+#: How long a receive may wait for a message.
+WAIT_MS_MAX = 60_000
+#: What is ready may not be for everybody, as when its key is held: looked at again after this long.
+AGAIN_S_MIN = 0.05
+AGAIN_S_MAX = 1.0
 
 _ATTR_HEADERS = {
     "X-Quorate-Priority": ATTR_PRIORITY,
@@ -76,6 +85,7 @@ class HttpRoutes:
         self._broker = broker
         self._counts = counts
         self._sessions = sessions
+        self._arrivals = Arrivals(broker.cluster)
 
     def add_to(self, app: web.Application) -> None:
         queue = "/v1/queues/{vhost}/{name}"
@@ -273,11 +283,43 @@ class HttpRoutes:
             raise Refused(codes.BAD_ARGUMENT, "auto_settle is true or false")
         lease_ms = _number(fields.get("lease_ms", LEASE_MS_DEFAULT), "lease_ms", 1, LEASE_MS_MAX)
         count = _number(fields.get("count", 1), "count", 1, 2**31)
+        positions = ranges_of(fields["positions"], "positions") if "positions" in fields else ()
+        wait_ms = _number(fields.get("wait_ms", 0), "wait_ms", 0, WAIT_MS_MAX)
+        if wait_ms and positions:
+            raise Refused(codes.BAD_ARGUMENT, "wait_ms is for the next messages, not positions")
         self._broker.check_count(count)
+        until_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        again_s = AGAIN_S_MIN
+        while True:
+            about, session = await self._take(info, count, auto_settle, positions, lease_ms)
+            left_s = until_s - asyncio.get_running_loop().time()
+            if about["messages"] or left_s <= 0 or _is_gone(request):
+                break
+            if about["ready"]:
+                await asyncio.sleep(min(left_s, again_s))
+                again_s = min(AGAIN_S_MAX, again_s * 2)
+            else:
+                group = self._broker.led(info.group)
+                await self._arrivals.wait(group, info.queue, left_s)
+            if _is_gone(request):
+                break
+        if _is_gone(request):
+            self._sessions.take_back(info.group, session)  # nobody is there to settle them
+        return answer(request, about)
+
+    async def _take(
+        self,
+        info: QueueInfo,
+        count: int,
+        auto_settle: bool,
+        positions: Sequence[tuple[int, int]],
+        lease_ms: int,
+    ) -> tuple[dict[str, Any], SessionId]:
+        """What is answered, and the session that holds it."""
         session = await self._sessions.lend(info.group, lease_ms)
         try:
             key, ready, batches = await self._broker.get(
-                info, session, count=count, auto_settle=auto_settle
+                info, session, count=count, auto_settle=auto_settle, positions=positions
             )
             large = [batch for batch in batches if isinstance(batch.bodies[0], LargeBody)]
             if large:
@@ -296,12 +338,14 @@ class HttpRoutes:
             raise
         if not batches:
             self._sessions.take_back(info.group, session)
+            if shards := [] if positions else self._broker.shard_names(info):
+                raise only_in_shards(info, shards)
         self._counted.of(info).got(batches, auto=auto_settle)
         self._counts.delivered += sum(len(batch.bodies) for batch in batches)
         self._counts.redelivered += sum(len(b.bodies) for b in batches if b.acquired_count)
         messages = [message for batch in batches for message in _messages(batch)]
         about = {"consumer": key, "ready": ready, "lease_ms": lease_ms, "messages": messages}
-        return answer(request, about)
+        return about, session
 
     async def _settle(self, request: web.Request) -> web.Response:
         info = await self._shared(request)
@@ -316,17 +360,41 @@ class HttpRoutes:
             case "settle":
                 command = Settle(info.queue, consumer, ranges, token)
             case "return":
-                command = Return(info.queue, consumer, ranges, token=token)
+                delay_ms = fields.get("delay_ms")
+                if delay_ms is not None:
+                    delay_ms = _number(delay_ms, "delay_ms", 0, SPAN_MS_MAX)
+                command = Return(info.queue, consumer, ranges, False, delay_ms, token)
             case "discard":
                 command = Discard(info.queue, consumer, ranges, token)
+            case "extend":
+                lease_ms = _number(
+                    fields.get("lease_ms", LEASE_MS_DEFAULT), "lease_ms", 1, LEASE_MS_MAX
+                )
+                self._sessions.extend_lease(info.group, self._holder(info, consumer), lease_ms)
+                command = Extend(info.queue, consumer, ranges, lease_ms)
             case _:
-                raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return or discard")
+                raise Refused(codes.BAD_ARGUMENT, "outcome is settle, return, discard or extend")
         served = self._counted.of(info)
         settle_retry = self._broker.settle_retry
         outcome = await settle_retry.ask(info.group, command, redirected=True, served=served)
         reply = reply_of(outcome)
         count = reply.count if isinstance(reply, Ok) else 0
         return answer(request, {"outcome": "ok", "count": count})
+
+    def _holder(self, info: QueueInfo, consumer: ConsumerKey) -> SessionId:
+        """Who has this consumer, for which messages were leased."""
+        queue = self._broker.machine(info.group).queue(info.queue)
+        for view in queue.consumers if queue is not None else ():
+            if view.key == consumer:
+                return view.session
+        name = info.name
+        raise Refused(
+            codes.NO_CONSUMER, f"queue {name} has no consumer {consumer}: its lease is over"
+        )
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -394,7 +462,7 @@ def _attrs(request: web.Request) -> dict[int, Any] | None:
 
 def _given_back(info: QueueInfo, key: ConsumerKey, batches: Sequence[MessageBatch]) -> Return:
     """Others of the same answer may be settled already, so they are shown."""
-    ranges = merged([(b.first, b.first + len(b.bodies) - 1) for b in batches])
+    ranges = joined(sorted([(b.first, b.first + len(b.bodies) - 1) for b in batches]))
     token = max([batch.token for batch in batches])
     return Return(info.queue, key, ranges, token=token, unsent=True)
 

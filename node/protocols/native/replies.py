@@ -19,6 +19,7 @@ from node.dispatch.outgoing import (
     Outgoing,
     PublishConfirms,
     RequestAnswer,
+    Shards,
     StreamMessages,
     SubscribeAnswer,
 )
@@ -57,6 +58,8 @@ def _array(frame: Outgoing, url_of: UrlOf) -> list[Any]:
             return [Opcode.ENDED.value, queue, consumer, reason]
         case Active(queue, consumer, active, token):
             return [Opcode.ACTIVE.value, queue, consumer, active, token]
+        case Shards(queue, names):
+            return [Opcode.SHARDS.value, queue, list(names)]
         case _:
             assert_never(frame)
 

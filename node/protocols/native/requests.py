@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from cluster.machine.catalog_commands import DestinationKind
+
 VERSION = 1
 
 
@@ -24,6 +26,8 @@ class Opcode(IntEnum):
     PUBLISH = 10
     CONFIRM = 11
     PUBLISH_PART = 12
+    PUBLISH_TO = 13
+    TRANSACT = 14
     SUBSCRIBE = 20
     SUBSCRIBED = 21
     CANCEL = 22
@@ -32,10 +36,13 @@ class Opcode(IntEnum):
     ENDED = 25
     ACTIVE = 26
     DELIVER_PART = 27
+    SHARDS = 28
     SETTLE = 30
     RETURN = 31
     DISCARD = 32
     EXTEND = 33
+    WITHDRAW = 34
+    RETIME = 35
     GET = 40
     GOT = 41
     READ = 42
@@ -47,6 +54,10 @@ class Opcode(IntEnum):
     INFO = 54
     PUT_CURSOR = 55
     DELETE_CURSOR = 56
+    DECLARE_EXCHANGE = 57
+    DELETE_EXCHANGE = 58
+    BIND = 59
+    UNBIND = 60
 
 
 class CloseCode(IntEnum):
@@ -119,6 +130,7 @@ class Hello(NamedTuple):
     client: str
     vhost: str
     forward: bool
+    shards: bool = False
 
 
 class Ping(NamedTuple):
@@ -151,6 +163,34 @@ class PublishPart(NamedTuple):
     upload: str
     number: int
     data: bytes
+
+
+class PublishTo(NamedTuple):
+    """Through an exchange: to the queues that are bound to it for this key."""
+
+    request: int
+    exchange: str
+    key: str
+    bodies: list[bytes]
+    meta: Any
+    attrs: Any
+
+    @property
+    def queue(self) -> str:
+        """What a refusal is about."""
+        return self.exchange
+
+
+class Transact(NamedTuple):
+    """All of it or nothing, in any queues. The requests in it have no numbers of their own."""
+
+    request: int
+    steps: Sequence[TransactionStep]
+
+    @property
+    def queue(self) -> str:
+        """None of its own."""
+        return ""
 
 
 class Subscribe(NamedTuple):
@@ -213,11 +253,30 @@ class Extend(NamedTuple):
     timeout_ms: int | None
 
 
+class Withdraw(NamedTuple):
+    """Messages that wait, ready or delayed, leave the queue: all of these, or none."""
+
+    request: int
+    queue: str
+    ranges: Sequence[tuple[int, int]]
+
+
+class Retime(NamedTuple):
+    """Those of these that wait are ready then: at a time, or so long from now."""
+
+    request: int
+    queue: str
+    ranges: Sequence[tuple[int, int]]
+    due_ms: int | None  # since the epoch
+    delay_ms: int | None = None
+
+
 class Get(NamedTuple):
     request: int
     queue: str
     messages: int
     auto_settle: bool
+    ranges: Sequence[tuple[int, int]] | None = None  # those of these that wait, not the next ones
 
 
 class Read(NamedTuple):
@@ -274,6 +333,51 @@ class DeleteCursor(NamedTuple):
     cursor: str
 
 
+class DeclareExchange(NamedTuple):
+    request: int
+    exchange: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+
+    @property
+    def queue(self) -> str:
+        """What a refusal is about."""
+        return self.exchange
+
+
+class DeleteExchange(NamedTuple):
+    request: int
+    exchange: str
+    if_unused: bool
+
+    @property
+    def queue(self) -> str:
+        """What a refusal is about."""
+        return self.exchange
+
+
+class Bind(NamedTuple):
+    """Or unbind."""
+
+    request: int
+    source: str
+    kind: DestinationKind
+    destination: str
+    key: str
+    arguments: dict[str, Any]
+    bound: bool = True
+
+    @property
+    def queue(self) -> str:
+        """What a refusal is about."""
+        return self.destination
+
+
+TransactionStep = Publish | PublishTo | Settle | Return | Discard
+
 Request = (
     Hello
     | Ping
@@ -281,6 +385,8 @@ Request = (
     | Goodbye
     | Publish
     | PublishPart
+    | PublishTo
+    | Transact
     | Subscribe
     | Cancel
     | Credit
@@ -288,6 +394,8 @@ Request = (
     | Return
     | Discard
     | Extend
+    | Withdraw
+    | Retime
     | Get
     | Read
     | Declare
@@ -297,4 +405,7 @@ Request = (
     | Info
     | PutCursor
     | DeleteCursor
+    | DeclareExchange
+    | DeleteExchange
+    | Bind
 )

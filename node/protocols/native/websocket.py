@@ -19,7 +19,9 @@ from cluster.types import ConsumerKey, LargeBody
 from node.access.auth import Auth, User
 from node.broker.bodies import Bodies, BodyGone, may_be_whole
 from node.broker.broker import Broker
+from node.broker.publishing import Publisher
 from node.broker.settle_retry import SettleRetry
+from node.broker.transactions import TransactionCoordinator
 from node.clients.client_session import ClientSession
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions, name_of
@@ -30,7 +32,7 @@ from node.dispatch.outgoing import (
     Outgoing,
     StreamMessages,
 )
-from node.dispatch.written import keep_unsent_small
+from node.dispatch.progress import keep_unsent_small
 from node.errors import BrokerError, Refused
 from node.metrics.client_counters import ClientCounters
 from node.protocols.basic_auth import BasicAuth
@@ -56,6 +58,8 @@ HEARTBEAT_S = 20.0
 CLOSE_S_MAX = 2.0
 #: Frames waiting for a client that does not read; over it nothing more is read from it either.
 OUTBOX_FRAMES_MAX = 10_000
+#: How often is looked whether queues were split, when anything in the catalog changed.
+FOLLOW_S = 0.25
 #: In the parts of what a read of a stream found.
 NO_CONSUMER = ConsumerKey(0)
 
@@ -249,6 +253,8 @@ class WebSockets:
         counters: ClientCounters,
         bodies: Bodies,
         streams: Streams,
+        publisher: Publisher,
+        transactions: TransactionCoordinator,
     ) -> None:
         self._bodies = bodies
         self._broker = broker
@@ -257,7 +263,20 @@ class WebSockets:
         self._clients = clients
         self._basic = BasicAuth(auth, "native")
         self._open: dict[SocketPeer, None] = {}
-        self._handlers = Handlers(broker, streams)
+        self._handlers = Handlers(broker, streams, publisher, transactions)
+
+    async def follow_shards(self) -> None:
+        """Clients that ask for it are told when queues that they consume are split, or joined."""
+        catalog, followed = self._broker.cluster.catalog_machine, -1
+        while True:
+            changes = catalog.changes
+            if changes != followed:
+                for peer in list(self._open):
+                    if peer.connection is not None and peer.connection.follows_shards:
+                        for consumer in list(peer.connection.consumers.values()):
+                            peer.connection.tell_shards(consumer.info)
+                followed = changes
+            await asyncio.sleep(FOLLOW_S)
 
     # --- as the management API shows them ---------------------------------------------------------
 
@@ -359,6 +378,7 @@ class WebSockets:
             peer.close_with(close_codes.get(error.code, CloseCode.HELLO_MISSING), error.reason)
             return False
         peer.connection.counted = self._counted
+        peer.connection.follows_shards = hello.shards
         peer.connection.access = access
         peer.user_name, peer.vhost = user.name, hello.vhost
         peer.about = {

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from cluster.machine.replies import NO_VHOST
-from cluster.read_slices import ReadSlices
+from cluster.read_slices import FULL_READ_BYTES, ReadSlices
 from node.access.auth import Auth, User
 from node.access.nkeys import is_signed
 from node.access.permissions import Access, Answers
@@ -28,11 +28,13 @@ from node.messages.subjects import is_literal, is_subject
 from node.protocols.basic_auth import is_loopback
 from node.protocols.ends import Ends
 from node.protocols.nats.interest import Subscription, Taker
+from node.protocols.nats.jetstream.requests import without_domain
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import (
     ACKED,
     CRLF,
     Acks,
+    Burst,
     Connect,
     Event,
     NatsReader,
@@ -151,6 +153,7 @@ class NatsHome(Protocol):
 
     #: Asked under `$SYS`. False: nobody would answer.
     on_system: Callable[[NatsConnection, Publish], bool]
+    domain_prefix: bytes  # of requests that name JetStream's domain; empty: it has none
     payload_bytes_max: int
     subscriptions_max: int  # of a connection
     in_flight_bytes_max: int  # of a connection, into streams
@@ -245,7 +248,8 @@ class NatsConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
         self.active_s = self._loop.time()
-        self._slices.read(len(data))
+        if len(data) >= FULL_READ_BYTES:
+            self._slices.full_read(len(data))
         if self.phase is NatsPhase.CLOSED:
             return
         events = self._reader.feed(data)
@@ -296,6 +300,12 @@ class NatsConnection(asyncio.Protocol):
         """For one thing at a time."""
         self._stop_waiting()
         self._timer = self._loop.call_later(seconds, then, *args)
+
+    @property
+    def administers(self) -> bool:
+        """Its user may do what concerns all nodes."""
+        user = self._home.auth.user(self.user_name)
+        return user is not None and "administrator" in user.tags
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -532,6 +542,9 @@ class NatsConnection(asyncio.Protocol):
             self.write(OK * count)
 
     def _publish(self, message: Publish) -> None:
+        prefix = self._home.domain_prefix
+        if prefix and message.subject.startswith(prefix):  # so permissions are those of all others
+            message = message._replace(subject=without_domain(message.subject, prefix))
         subject, count = message.subject, len(message.payloads)
         counters = self.counters
         counters.in_messages += count
@@ -554,6 +567,9 @@ class NatsConnection(asyncio.Protocol):
 
     def _publish_each(self, messages: Requests) -> None:
         """At once, if nobody but a stream is to have them."""
+        prefix = self._home.domain_prefix
+        if prefix and messages.subject.startswith(prefix):
+            messages = messages._replace(subject=without_domain(messages.subject, prefix))
         subject, count = messages.subject, len(messages.payloads)
         fine = self._writable[subject] and not self._pedantic
         if fine and self._home.jetstream.store(self, messages):
@@ -570,7 +586,7 @@ class NatsConnection(asyncio.Protocol):
     def _acknowledge(self, acks: Acks) -> None:
         """At once, if that is all there is to look at."""
         if self._writable.everything and self._home.jetstream.acknowledge(self, acks):
-            counters, count = self.counters, len(acks.found)
+            counters, count = self.counters, len(acks.sequences)
             counters.in_messages += count
             counters.in_bytes += count * len(ACKED)
             self._say_ok(count)
@@ -656,7 +672,7 @@ class NatsConnection(asyncio.Protocol):
             self._end_subscription(subscription)
         return rest
 
-    def _asked(self, reply: bytes, start: bytes) -> None:
+    def _asked(self, reply: bytes, start: bytes | tuple[bytes, ...]) -> None:
         if not self._writable.everything and reply.startswith(start):
             self._replies.asked(reply, self._loop.time())
 
@@ -695,6 +711,29 @@ class NatsConnection(asyncio.Protocol):
         self.write(b"".join(lines))
         self._delivered(subscription, len(messages), sent)
         return len(messages)
+
+    def deliver_burst(self, subscription: Subscription, to: bytes, burst: Burst) -> None:
+        """See `Taker`."""
+        subject, replies, header_bytes, size, payloads = burst
+        if subscription.most or (header_bytes and not self._headers):
+            self.deliver_to(subscription, to, burst.each())
+            return
+        sid = subscription.sid
+        if self.subscriptions.get(sid) is not subscription or not self._access.may(
+            "read", text_of(to)
+        ):
+            return
+        if not self._writable.everything:
+            for reply in replies:
+                self._asked(reply, OF_DELIVERIES)
+        start = b"%b %b" % (subject, sid)
+        if header_bytes:
+            start, sizes = b"HMSG " + start, b"%d %d" % (header_bytes, size)
+        else:
+            start, sizes = b"MSG " + start, b"%d" % size
+        form = start.replace(b"%", b"%%") + b" %b " + sizes + b"\r\n%b\r\n"
+        self.write(b"".join([form % pair for pair in zip(replies, payloads, strict=True)]))
+        self._delivered(subscription, len(payloads), size * len(payloads))
 
     def deliver_alike(
         self, subscription: Subscription, subjects: Sequence[bytes], bodies: Sequence[bytes]

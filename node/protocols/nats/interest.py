@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from cluster.types import NodeId
 from node.messages.subjects import ANY, REST, is_literal
-from node.protocols.nats.reader import Publish
+from node.protocols.nats.reader import Burst, Publish
 
 #: Subjects whose matches are remembered.
 REMEMBERED_MAX: Final = 4_096
@@ -149,6 +149,10 @@ class Taker(Protocol):
         """Messages that were sent to that subject, each under its own; None: to its own. How many
         it takes.
         """
+        ...
+
+    def deliver_burst(self, subscription: Subscription, to: bytes, burst: Burst) -> None:
+        """The same of these messages."""
         ...
 
     def deliver_alike(

@@ -76,17 +76,37 @@ class Requests(NamedTuple):
             yield Publish(subject, reply, 0, size, [payload + CRLF])
 
 
+class Burst(NamedTuple):
+    """Messages that a client is sent, under one subject and with one size of headers and of all;
+    each has a reply subject of its own.
+    """
+
+    subject: bytes
+    replies: Sequence[bytes]
+    header_bytes: int
+    size: int
+    payloads: Sequence[bytes]  # each without the CRLF behind it
+
+    def each(self) -> list[Publish]:
+        subject, replies, header_bytes, size, payloads = self
+        return [
+            Publish(subject, reply, header_bytes, size, [payload + CRLF])
+            for reply, payload in zip(replies, payloads, strict=True)
+        ]
+
+
 class Acks(NamedTuple):
     """Two acknowledgements or more of one consumer's deliveries: `+ACK`, without headers and
     without a reply.
     """
 
     start: bytes  # of all subjects, as far as the dot behind the consumer's name
-    found: list[tuple[bytes, bytes]]  # the rest of each subject, and the sequence in it
+    sequences: list[int]  # of the stream, as they came
+    data: bytes  # of all of them
 
     def each(self) -> Iterator[Publish]:
-        for rest, _ in self.found:
-            yield Publish(self.start + rest, b"", 0, len(ACKED), [ACKED + CRLF])
+        for line in self.data.split(CRLF)[:-1:2]:
+            yield Publish(line.split()[1], b"", 0, len(ACKED), [ACKED + CRLF])
 
 
 class Subscribe(NamedTuple):
@@ -265,13 +285,14 @@ def _acks(data: bytes, position: int, stop: int) -> tuple[Acks, int] | None:
     if match is None or match.end() <= stop:
         return None
     start = data[position + len(b"PUB ") : name]
-    return Acks(start, one.findall(data, position, match.end())), match.end()
+    end = match.end()
+    return Acks(start, [*map(int, one.findall(data, position, end))], data[position:end]), end
 
 
 @lru_cache(256)
 def _ack(start: bytes) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """One acknowledgement (the rest of its subject, and the sequence in it), and all of a run."""
-    numbers = rb"(\d++\.(\d{1,18}+)\.\d++\.\d++\.\d++)"  # see `acks.reply_subject`
+    """One acknowledgement (the sequence in its subject), and all of a run."""
+    numbers = rb"\d++\.(\d{1,18}+)\.\d++\.\d++\.\d++"  # see `acks.reply_subject`
     one = re.escape(start) + numbers + rb" ++4\r\n\+ACK\r\n"
     return re.compile(one), re.compile(rb"(?:" + one + rb")++")
 

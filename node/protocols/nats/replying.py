@@ -12,7 +12,7 @@ from typing import Final
 
 #: With what these reply subjects begin.
 OF_REQUESTS: Final = b"_INBOX."
-OF_DELIVERIES: Final = b"$JS.ACK."
+OF_DELIVERIES: Final = (b"$JS.ACK.", b"$JS.SNAPSHOT.ACK.")
 #: From the message on.
 ANSWER_S_MAX: Final = 120.0
 #: To one message: an answer in parts, or work in progress.

@@ -27,6 +27,7 @@ from node.protocols.nats.connection import (
     Origin,
 )
 from node.protocols.nats.jetstream.api import LEVEL
+from node.protocols.nats.jetstream.requests import prefix_of
 from node.protocols.nats.jetstream.service import JetStream
 from node.protocols.nats.reader import Publish
 from node.protocols.nats.subjects import Subjects
@@ -68,6 +69,8 @@ class NatsServer:
         jetstream: JetStream,
     ) -> None:
         self.jetstream = jetstream
+        jetstream.api.domain = settings.nats_domain or ""
+        self.domain_prefix = prefix_of(jetstream.api.domain)
         self.in_flight_bytes_max: int = settings.limits.in_flight_bytes_max
         self.auth = auth
         self.clients = clients
@@ -239,6 +242,8 @@ class NatsServer:
             "nonce": connection.nonce,
             "cluster": self._settings.cluster,
         }
+        if self._settings.nats_domain:
+            found["domain"] = self._settings.nats_domain
         if not origin.websocket:  # whose clients know an address only as a URL with a path
             found["connect_urls"] = self.urls(tls=origin.tls)
             if origin.tls:

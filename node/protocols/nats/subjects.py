@@ -14,7 +14,7 @@ from cluster.cluster_node import ClusterNode
 from cluster.types import NodeId
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Interest, Match, QueueGroup, Remote, Subscription, Taker
-from node.protocols.nats.reader import CRLF, Publish, pieces, plain_messages
+from node.protocols.nats.reader import CRLF, Burst, Publish, pieces, plain_messages
 from node.protocols.nats.routes import Routed, Routes, Want
 
 _NOBODY: Final = Match()
@@ -174,6 +174,13 @@ class Subjects:
             return queue in match.groups
         return bool(match.plain or match.nodes or match.groups)
 
+    def subscribed_now(self, vhost: str, subject: bytes) -> bool:
+        """Is there a subscription here to just this subject, without wildcards?"""
+        interest = self._interests.get(vhost)
+        return interest is not None and any(
+            each.subject == subject for each in interest.look(subject).plain
+        )
+
     def begins(self, vhost: str, token: bytes) -> bool:
         """May anybody want what begins with this token?"""
         interest = self._interests.get(vhost)
@@ -230,6 +237,18 @@ class Subjects:
             for message in messages:
                 taken |= self._send_to_group(vhost, to, message, group)
         return taken
+
+    def send_burst(self, vhost: str, to: bytes, burst: Burst) -> None:
+        """As `send`."""
+        interest = self._interests.get(vhost)
+        if interest is None:
+            return
+        match = interest.look(to)
+        if match.nodes or match.groups:
+            self.send(vhost, to, burst.each())
+            return
+        for subscription in match.plain:
+            subscription.taker.deliver_burst(subscription, to, burst)
 
     def _send_to_group(self, vhost: str, to: bytes, message: Publish, group: QueueGroup) -> bool:
         if self._send_to_members(to, message, group):

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -26,7 +27,6 @@ FRAME = struct.Struct(">BHI")
 METHOD = struct.Struct(">HH")
 ACK = struct.Struct(">QB")
 DELIVER, ACK_METHOD, NACK_METHOD = (60, 60), (60, 80), (60, 120)
-OPEN_DECLARES = 1_000
 ANSWER_S_MAX = 60.0
 
 
@@ -153,6 +153,15 @@ def publish_bytes(channel: int, exchange: str, key: str, body: bytes) -> bytes:
     )
 
 
+def acked_at_once(
+    connection: Connection, ages_ms: list[float], channel: int, tag: int, body: bytes
+) -> None:
+    ages_ms.append((time.monotonic_ns() - HEAD.unpack_from(body)[1]) / 1e6)
+    connection.transport.write(
+        FRAME.pack(1, channel, 13) + METHOD.pack(*ACK_METHOD) + ACK.pack(tag, 0) + b"\xce"
+    )
+
+
 async def spread(work: Spread) -> Outcome:
     """At a rate, to all queues in turn; of each queue at most `window` are unconfirmed: then the
     next of it waits.
@@ -203,18 +212,9 @@ async def spread(work: Spread) -> Outcome:
         first = number * per_connection - 1
         return lambda channel, tag, multiple: acked(first + channel, tag, multiple)
 
-    def on_message(connection: Connection) -> Callable[[int, int, bytes], None]:
-        def got(channel: int, tag: int, body: bytes) -> None:
-            ages_ms.append((time.monotonic_ns() - HEAD.unpack_from(body)[1]) / 1e6)
-            connection.transport.write(
-                FRAME.pack(1, channel, 13) + METHOD.pack(*ACK_METHOD) + ACK.pack(tag, 0) + b"\xce"
-            )
-
-        return got
-
     for number, connection in enumerate(connections):
         connection.on_ack = on_ack(number)
-        connection.on_message = on_message(connection)
+        connection.on_message = partial(acked_at_once, connection, ages_ms)
     for queue in range(work.queues):
         connection, channel = place_of(queue)
         await connection.ask(channel, commands.Confirm.Select())
@@ -255,19 +255,10 @@ async def fan_out(work: FanOut) -> Outcome:
     per_connection = -(-work.consumers // work.connections)
     ages_ms: list[float] = []
 
-    def on_message(connection: Connection) -> Callable[[int, int, bytes], None]:
-        def got(channel: int, tag: int, body: bytes) -> None:
-            ages_ms.append((time.monotonic_ns() - HEAD.unpack_from(body)[1]) / 1e6)
-            connection.transport.write(
-                FRAME.pack(1, channel, 13) + METHOD.pack(*ACK_METHOD) + ACK.pack(tag, 0) + b"\xce"
-            )
-
-        return got
-
     consumer = 0
     for number in range(work.connections):
         connection = await Connection.open(work.ports[number % len(work.ports)], per_connection)
-        connection.on_message = on_message(connection)
+        connection.on_message = partial(acked_at_once, connection, ages_ms)
         waits: list[asyncio.Future[base.Frame]] = []
         for channel in range(1, per_connection + 1):
             if consumer == work.consumers:

@@ -12,7 +12,7 @@ import structlog
 from cluster.codec import entries
 from cluster.machine import QueueMachine
 from tests.acceptance.bench import check
-from tests.acceptance.bench.check import Costs, grown, shrunk
+from tests.acceptance.bench.check import Costs, grown, shrunk, too_high
 
 BEFORE = {"varied": {"commit": "abc", "instructions": 1000.0, "cpu": 1.0, "syncs": 0.01}}
 
@@ -24,6 +24,11 @@ def test_a_path_that_costs_a_quarter_more_is_told():
         "varied: syncs 0.01 -> 0.02 (2.00x, at most 1.2x)",
     ]
     assert grown({"new": Costs(1)}, BEFORE) == []
+
+
+def test_message_groups_have_a_limit_beside_the_record():
+    assert too_high({"groups": Costs(1.3, 9.0), "varied": Costs(1_000, 9.0)}) == []
+    assert too_high({"groups": Costs(1.4, 1.0)}) == ["groups: instructions 1.4, at most 1.38"]
 
 
 def test_one_that_costs_a_quarter_less_is_told_too():

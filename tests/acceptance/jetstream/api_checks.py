@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
-from tests.acceptance.jetstream.visit import S, Visit, said
+from tests.acceptance.jetstream.visit import Json, S, Visit, said
 from tests.acceptance.rows.suite import needs
 
 TYPE = "io.nats.jetstream.api.v1."
@@ -88,6 +89,83 @@ def n2_consumer_reset_errors(js: Visit) -> None:
     assert js.got(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": 4})["reset_seq"] == 4
     consumer = js.consumer(stream, deliver_policy="new")
     js.refused(f"CONSUMER.RESET.{stream}.{consumer}", {"seq": 2}, 10204, 400)
+
+
+def backed_up(js: Visit, stream: str) -> tuple[dict[str, Any], list[bytes]]:
+    """What is said of the stream, and the chunks, each of which is answered."""
+    inbox = js.main.inbox()
+    about = js.got(f"STREAM.SNAPSHOT.{stream}", {"deliver_subject": inbox.subject})
+    chunks: list[bytes] = []
+    while (message := inbox.next()).body:
+        chunks.append(message.body)
+        if message.reply:
+            js.main.tell(message.reply)
+    assert message.status in (0, 204), said(message)
+    return about, chunks
+
+
+def restored(js: Visit, stream: str) -> Json:
+    """The stream is backed up, deleted and restored; what is answered."""
+    about, chunks = backed_up(js, stream)
+    assert about["type"] == f"{TYPE}stream_snapshot_response"
+    js.got(f"STREAM.DELETE.{stream}")
+    kept = {part: about[part] for part in ("config", "state")}
+    found = js.got(f"STREAM.RESTORE.{stream}", kept)
+    assert found["type"] == f"{TYPE}stream_restore_response"
+    for chunk in chunks:
+        assert js.request(found["deliver_subject"], chunk).body == b""
+    return js.request(found["deliver_subject"]).json
+
+
+def n2_snapshot_and_restore(js: Visit) -> None:
+    """A stream that was deleted comes back, with its sequences and consumers."""
+    stream = js.stream(description="kept")
+    js.fill(stream, *"abcde")
+    js.got(f"STREAM.MSG.DELETE.{stream}", {"seq": 2})
+    consumer = js.consumer(stream)
+    found = restored(js, stream)
+    assert found["type"] == f"{TYPE}stream_create_response"
+    assert found["config"]["description"] == "kept"
+    state = js.state(stream)
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (4, 1, 5)
+    js.until(lambda: js.got(f"CONSUMER.NAMES.{stream}")["consumers"], "the consumer is away")
+    assert [each.body for each in js.fetch(stream, consumer, 4)] == [b"a", b"c", b"d", b"e"]
+
+
+def n2_restore_of_what_was_delivered(js: Visit) -> None:
+    """It is still to be acknowledged, and others come first."""
+    stream = js.stream()
+    js.fill(stream, *"abc")
+    consumer = js.consumer(stream)
+    first, _ = js.fetch(stream, consumer, 2)
+    js.say(first)
+    restored(js, stream)
+    js.until(lambda: js.got(f"CONSUMER.NAMES.{stream}")["consumers"], "the consumer is away")
+    about = js.about(stream, consumer)
+    assert (about["num_ack_pending"], about["num_pending"]) == (1, 1)
+    assert js.fetch(stream, consumer, 1)[0].body == b"c"
+
+
+def n2_snapshot_and_restore_errors(js: Visit) -> None:
+    """To where nobody may have it; over one that there is; of what is no backup."""
+    stream, missing = js.stream(), js.name()
+    verb = f"STREAM.SNAPSHOT.{stream}"
+    js.refused(verb, None, 10003, 400)
+    js.refused(verb, {"deliver_subject": "$JS.API.INFO"}, 10015, 400)
+    js.refused(f"STREAM.RESTORE.{stream}", {"config": {"name": stream}}, 10130, 400)
+    js.refused(f"STREAM.RESTORE.{missing}", None, 10003, 400)
+    js.refused(f"STREAM.RESTORE.{missing}", {"config": {"name": stream}}, 10056, 400)
+    found = js.got(f"STREAM.RESTORE.{missing}", {"config": {"name": missing}})
+    js.main.request(found["deliver_subject"], b"this is no backup of a stream")
+    answer = js.main.request(found["deliver_subject"])
+    if answer.status != 503:  # else the first answer was the error
+        js.is_error(answer.json, 10062, 500)
+    js.refused(f"STREAM.INFO.{missing}", None, 10059, 404)
+
+
+def n2_snapshot_of_no_stream(js: Visit) -> None:
+    """404: there is none."""
+    js.refused(f"STREAM.SNAPSHOT.{js.name()}", {"deliver_subject": "x"}, 10059, 404)
 
 
 @needs("cluster")

@@ -12,6 +12,7 @@ from tests.acceptance.jetstream.visit import (
     Visit,
     bodies,
     headers_of,
+    said,
     status,
 )
 from tests.acceptance.rows.suite import needs
@@ -117,7 +118,10 @@ def n2_pull_no_wait_that_may_expire(js: Visit) -> None:
     stream = js.stream()
     consumer = js.consumer(stream)
     inbox = js.pull(stream, consumer, batch=5, no_wait=True, expires=30 * S)
-    js.until(lambda: js.about(stream, consumer)["num_waiting"] == 1, "it does not wait")
+    js.until(
+        lambda: js.about(stream, consumer)["num_waiting"] == 1,
+        lambda: f"it does not wait: {said(inbox.client.next(inbox.sid))}",
+    )
     js.fill(stream, "a")
     assert inbox.body() == b"a"
 

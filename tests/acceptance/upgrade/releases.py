@@ -50,8 +50,8 @@ NEXT: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "cluster/groups/group.py",
-        "self._proposals.add(Tick(), None, 0)",
-        f'self._proposals.add(Tick("time" if self._writes >= {LATER} else ""), None, 0)',
+        "proposals.add(Tick(), None, 0)",
+        f'proposals.add(Tick("time" if self._writes >= {LATER} else ""), None, 0)',
     ),
     (
         "cluster/machine/machine.py",

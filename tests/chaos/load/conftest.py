@@ -36,4 +36,4 @@ def drivers(cluster: LocalCluster) -> Drivers:
 
 @pytest.fixture
 def scene(drivers: Drivers, tmp_path: Path) -> Scene:
-    return Scene(Recorder(tmp_path / "history.jsonl"), drivers.open, SEED)
+    return Scene(Recorder(tmp_path / "history.jsonl"), drivers.open, SEED, nodes=drivers)

@@ -8,6 +8,7 @@ from chaos.load.churn import Churn
 from chaos.load.driver import Protocols
 from chaos.load.expiry import Expiry
 from chaos.load.lengths import Lengths
+from chaos.load.links import Federation, Shovels
 from chaos.load.single_active import SingleActive
 from chaos.load.transactions import Transactions
 from chaos.load.workload import Scene
@@ -73,3 +74,20 @@ async def test_lengths_are_read_while_they_change(scene: Scene, protocol: Protoc
     assert {("publish", "ok"), ("settle", "ok"), ("length", "ok")} <= set(ended)
     lengths = {op.value["length"] for op in scene.recorder if op.f == "length" and op.type == "ok"}
     assert len(lengths) > 1
+
+
+async def test_shovels_bring_each_message_once_and_in_order(scene: Scene):
+    counts = await runs_and_drains(Shovels(scene), scene)
+
+    for queue in ("orders", "log"):
+        arrivals = f"arrivals at shovel-native.{queue}.moved"
+        assert counts[f"{arrivals} arrived"] >= counts[f"{arrivals} confirmed"] > 0
+    assert counts["publisher-order publishers"] == 1
+
+
+async def test_federated_queues_and_exchanges_have_what_their_upstreams_get(scene: Scene):
+    counts = await runs_and_drains(Federation(scene), scene)
+
+    for queue in ("near", "events.mine"):
+        arrivals = f"arrivals at federation-amqp.{queue}"
+        assert counts[f"{arrivals} arrived"] >= counts[f"{arrivals} confirmed"] > 0

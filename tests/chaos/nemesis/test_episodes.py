@@ -117,3 +117,15 @@ def test_a_target_is_so_many_of_five_nodes(target: Target, count: int):
 def test_a_leader_is_struck_when_one_is_known():
     assert pick("leader", NODES, NODES[3], random.Random(1)) == [NODES[3]]
     assert len(pick("leader", NODES, None, random.Random(1))) == 1
+
+
+def test_an_owner_of_links_is_struck_when_one_is_known():
+    assert pick("owner", NODES, NODES[3], random.Random(1), [NODES[2]]) == [NODES[2]]
+    assert len(pick("owner", NODES, NODES[3], random.Random(1))) == 1
+
+
+@pytest.mark.parametrize("target", ["leader", "owner"])
+def test_a_cut_around_one_node_may_be_around_it(target: Target):
+    mix = ((f"partition:isolate_{target}", 1.0),)
+
+    assert next(draw(3, mix, Pace())).target == target

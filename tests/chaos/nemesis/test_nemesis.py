@@ -97,6 +97,7 @@ async def strike(
         ("pause", "leader"),
         ("pause", "majority"),
         ("storm", "all"),
+        ("drain", "leader"),
         ("skew_clock", "all"),
         ("wrong_clock", "leader"),
         ("degrade", "all"),

@@ -24,6 +24,10 @@ def test_it_finds_what_is_next(seed: int):
         s.consumer(filter_subject="k.*", max_ack_pending=-1)
         for _ in range(40):
             step(s, random)
+            first, count = random.randint(1, s.stream.state().last_seq + 1), random.randint(0, 50)
+            known = s.stream.retained
+            some = range(first, first + count)
+            assert list(known.ids_of(first, count)) == [known.id_at(each) for each in some]
         s.machine.invariants()
 
 
@@ -59,6 +63,8 @@ def test_little_that_is_left_takes_little_room():
     assert list(s.held()) == kept
     assert s.stream.retained.live_end(4_100, 9_999) == 4_101
     assert s.fetch(3) == [5, 4_100, 4_101]
+    known = s.stream.retained
+    assert list(known.ids_of(4_099, 3)) == [0, known.id_at(4_100), known.id_at(4_101)]
     s.machine.invariants()
     s.copies = True
     s.stored("z")

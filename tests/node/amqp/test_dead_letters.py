@@ -50,6 +50,25 @@ def test_a_key_for_dead_letters_is_in_place_of_all_of_the_publishers(connect: Co
     assert headers["x-death"][0]["routing-keys"] == ["dying", "nowhere"]
 
 
+def test_a_letter_that_dies_again_goes_by_the_key_that_it_came_by(connect: Connect) -> None:
+    wire = connect()
+    declare = Exchange.Declare(exchange="dead", exchange_type="direct", auto_delete=True)
+    wire.call(declare, Exchange.DeclareOk)
+    again: dict[str, Any] = {"x-dead-letter-exchange": "dead", "x-message-ttl": 0}
+    first = {**again, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "again"}
+    for name, arguments in (("dying", first), ("again", again), ("end", {})):
+        declare = Queue.Declare(queue=name, exclusive=True, arguments=arguments)
+        wire.call(declare, Queue.DeclareOk)
+    bind = Queue.Bind(queue="end", exchange="dead", routing_key="again")
+    wire.call(bind, Queue.BindOk)
+    _die(wire, {"CC": ["nowhere"]})
+    headers = _next(wire, "end").properties.headers
+    assert [death["routing-keys"] for death in headers["x-death"]] == [
+        ["again"],
+        ["dying", "nowhere"],
+    ]
+
+
 def test_deaths_are_counted_on_when_a_letter_is_published_again(connect: Connect) -> None:
     """As retries by hand do it: with the headers as they came."""
     wire = connect()

@@ -18,7 +18,7 @@ from pamqp.commands import Basic
 from cluster.machine.commands import PutEntry
 from node.node import Node
 from tests.node.management.api import Api, api_of
-from tests.node.nodes import Nodes, until
+from tests.node.nodes import Nodes, free_ports, until
 
 LOCAL: dict[str, Any] = {
     "src-uri": "amqp://",
@@ -253,6 +253,18 @@ async def test_what_finds_no_queue_stays_at_its_source_and_the_shovel_says_why(
     await api.ask("POST", "bindings/%2F/e/amq.topic/q/b", {"routing_key": "k"})
     await until(lambda: _has(api, "b", 1))
     await until(lambda: _has(api, "a", 0))
+
+
+async def test_a_shovel_that_cannot_connect_says_which_end_and_where(api: Api):
+    [port] = free_ports(1)
+    await api.queue("a")
+    await shovel(api, src_uri=f"amqp://u:secret@127.0.0.1:{port}")
+
+    async def says() -> str | None:
+        return (await state(api)).get("reason")
+
+    said = await until(says)
+    assert f"cannot connect to the source amqp://u@127.0.0.1:{port}: " in said
 
 
 async def test_a_shovel_acts_as_who_put_it(api: Api):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aio_pika
 import pytest
 
+from cluster.agreed_time import AgreedTime
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Bind
 from cluster.types import NodeId
 from node.node import Node
+from quorate import Client
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes
 
@@ -90,6 +94,55 @@ async def test_nobody_says_routed_nowhere_who_cannot_know(
     body = {"routing_key": "k", "payload": "1", "payload_encoding": "string", "properties": {}}
 
     assert (await api.ask("POST", "exchanges/%2F/amq.direct/publish", body)).status == 503
+
+
+class Doubt:
+    """A clock that is an hour ahead until it is known to be."""
+
+    def __init__(self, time: AgreedTime) -> None:
+        self.in_doubt, self.known = True, asyncio.Event()
+        self.asked = asyncio.Event()
+        self._time = time
+
+    def at(self, now_ns: int) -> int:
+        return self._time.at(now_ns) + 3_600_000 * self.in_doubt
+
+    async def settled(self) -> int:
+        self.asked.set()
+        await self.known.wait()
+        self.in_doubt = False
+        return await self._time.settled()
+
+
+@pytest.mark.parametrize("listener", ["amqp", "management", "native"])
+async def test_a_delay_counts_from_when_the_clock_is_no_more_in_doubt(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch, listener: str
+):
+    await api.queue("q")
+    doubt = Doubt(node.cluster.time)
+
+    async def publish() -> None:
+        if listener == "management":
+            assert await api.publish("q", "later", headers={"x-delay": 60_000}) is True
+            return
+        if listener == "native":
+            async with Client(api.url) as client:
+                assert await client.publish_to("", b"later", key="q", headers={"x-delay": 60_000})
+            return
+        async with await aio_pika.connect(f"amqp://guest:guest@{node.amqp.address}/") as connection:
+            channel = await connection.channel(publisher_confirms=True)
+            message = aio_pika.Message(b"later", headers={"x-delay": 60_000})
+            await channel.default_exchange.publish(message, "q")
+
+    monkeypatch.setattr(node.cluster, "time", doubt)
+    publishing = asyncio.create_task(publish())
+    await doubt.asked.wait()
+    assert not publishing.done()
+    doubt.known.set()
+    await publishing
+
+    [row] = await api.get("queues/%2F/q/delayed")
+    assert row["due_ms"] - row["enqueued_ms"] <= 60_000
 
 
 async def test_delays_and_ids_hold_at_this_door_too(api: Api):

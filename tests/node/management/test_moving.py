@@ -224,6 +224,32 @@ async def test_delayed_messages_are_listed_retimed_and_cancelled(nodes: Nodes):
     assert (await api.ask("GET", "queues/%2F/q/delayed?count=0")).status == 400
 
 
+async def test_all_that_consumers_hold_is_extended_at_once(nodes: Nodes):
+    api = api_of(nodes.one)
+    await api.queue("q")
+    async with quorate.connect([nodes.url("n2")]) as client:
+        await client.publish_many("q", [b"%d" % each for each in range(600)])
+        mine = client.consume_batches("q", credit=500, timeout_ms=60_000)
+        async with mine, client.consume_batches("q", timeout_ms=None) as yours:
+            await anext(mine)
+            await anext(yours)
+            await until(lambda: holds(client, 600))
+            reply = await api.post("queues/%2F/q/extend", timeout_ms=7_200_000)
+            assert reply.value == {"extended": 600}
+            rows = await client.peek("q", count=1_000, state="unsettled")
+            assert max(each["due_ms"] for each in rows) - min(each["due_ms"] for each in rows) < 7e6
+            assert min(each["due_ms"] for each in rows) > rows[0]["enqueued_ms"] + 7_100_000
+            await api.queue("empty")
+            for wrong in ({}, {"timeout_ms": -1}, {"timeout_ms": "long"}, {"timeout_ms": 1 << 41}):
+                for queue in ("q", "empty"):
+                    path = f"queues/%2F/{queue}/extend"
+                    assert (await api.ask("POST", path, wrong)).status == 400
+
+
+async def holds(client: quorate.Client, count: int) -> bool:
+    return len(await client.peek("q", count=1_000, state="unsettled")) == count
+
+
 async def has_ready(api: Api, wanted: list[str]) -> bool:
     return await bodies(api, "q") == wanted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.management import observer
-from node.management.host import MEASURED, USED
+from node.management.host import CPU, MEASURED, USED
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
 
@@ -34,7 +34,7 @@ async def test_the_overview_counts_what_there_is(api: Api):
 async def test_a_node_tells_what_it_uses(api: Api):
     (shown,) = await api.get("nodes")
 
-    changing = ("uptime", "run_queue", "fsync_ms", "loop_lag_ms", *USED)
+    changing = ("uptime", "run_queue", "fsync_ms", "loop_lag_ms", CPU, *USED)
     changing += tuple(f"{name}_details" for name in MEASURED)
     assert shown == await api.get("nodes/n1") | {name: shown[name] for name in changing}
     assert shown["running"] is True
@@ -44,6 +44,8 @@ async def test_a_node_tells_what_it_uses(api: Api):
     assert shown["disk_free"] > 0
     assert shown["fsync_ms"] > 0
     assert shown["loop_lag_ms"] >= 0
+    assert shown["cpu_ms"] > 0
+    assert shown["cpu_ms_details"]["rate"] > 0
     assert (await api.ask("GET", "nodes/none")).status == 404
 
 
@@ -152,3 +154,28 @@ async def test_unknown_paths_and_methods_are_refused_as_tools_expect(api: Api):
     assert (await api.ask("PUT", "vhosts/v", {}, Origin="http://page.example")).status == 403
     assert (await api.ask("PUT", "vhosts/v", {}, Sec_Fetch_Site="same-origin")).status == 201
     assert (await api.ask("PUT", "vhosts/w", {}, Origin=api.url)).status == 201
+
+
+async def test_backups_that_were_made_are_remembered_newest_first(api: Api):
+    assert await api.get("backups") == []
+    made = {"folder": "/b", "host": "ops1", "messages": 7, "bytes": 700, "groups": 4}
+    for time in ("2026-11-20T03:00:00+00:00", "2026-11-21T05:00:00+02:00"):
+        assert (await api.ask("POST", "backups", {**made, "time": time})).status == 201
+    assert await api.get("backups") == [
+        {**made, "time": "2026-11-21T03:00:00.000+00:00", "user": "guest"},
+        {**made, "time": "2026-11-20T03:00:00.000+00:00", "user": "guest"},
+    ]
+    for wrong in ({"time": "monday"}, {"time": "2026-11-21T03:00:00"}, {"messages": "many"}):
+        good = {**made, "time": "2026-11-21T03:00:00Z"}
+        assert (await api.ask("POST", "backups", {**good, **wrong})).status == 400, wrong
+    assert (await api.ask("POST", "backups", {"time": "2026-11-21T03:00:00Z"})).status == 400
+    assert await api.get("parameters") == []
+    assert await api.get("global-parameters") == []
+
+    for day in range(10, 30):
+        for hour in range(3):
+            time = f"2027-01-{day}T{hour:02}:00:00Z"
+            assert (await api.ask("POST", "backups", {**made, "time": time})).status == 201
+    kept = await api.get("backups")
+    assert len(kept) == 50
+    assert kept[0]["time"] == "2027-01-29T02:00:00.000+00:00"

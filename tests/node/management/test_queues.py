@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aio_pika
+import pytest
 
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Client, Nodes, until
@@ -168,6 +169,27 @@ async def test_pages_filters_columns_and_order(api: Api):
     assert (await api.ask("GET", "queues?page=9")).value["error"] == "page_out_of_range"
     assert (await api.ask("GET", "queues?page=0")).status == 400
     assert (await api.ask("GET", "queues?page=1&use_regex=true&name=(")).status == 400
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["messages", "messages_ready", "messages_unacknowledged", "consumers", "oldest_ready_age"],
+)
+async def test_pages_are_in_the_order_of_the_whole_list(api: Api, column: str):
+    for name, count in (("a", 2), ("b", 0), ("c", 3), ("d", 1)):
+        await api.queue(name)
+        for _ in range(count):
+            await api.publish(name, "m")
+    await api.take("c", ackmode="ack_requeue_false")
+
+    query = f"columns=name,{column}&sort={column}"
+    pages = [await api.get(f"queues?{query}&page={n}&page_size=2") for n in (1, 2)]
+
+    shown = [row for page in pages for row in page["items"]]
+    values = [row[column] for row in shown]
+    assert values == sorted(values)
+    whole = [row["name"] for row in await api.get(f"queues?{query}")]
+    assert [row["name"] for row in shown] == whole
 
 
 async def test_a_queue_that_is_used_or_not_empty_is_kept_when_asked(api: Api):

@@ -11,28 +11,31 @@ from hypothesis import strategies as st
 
 from cluster.groups.group import Role
 from cluster.types import GroupId
-from node.metrics.client_counters import CLASSIC, QUORUM, SIZE_BOUNDS, Sizes
+from node.metrics.client_counters import CLASSIC, QUORUM, SIZE_BOUNDS, ProtocolCounters
 from node.metrics.deaths import Deaths
 
 
 @given(st.lists(st.lists(st.integers(0, 12_000), max_size=20)))
 def test_a_batch_counts_as_its_messages_one_by_one(batches: list[list[int]]):
-    together, apart = Sizes(), Sizes()
+    together, apart = ProtocolCounters(), ProtocolCounters()
     for sizes in batches:
         bodies = [bytes(size) for size in sizes]
-        together.observe(bodies)
+        together.published(bodies, routed=len(bodies), confirm=True)
         for body in bodies:
-            apart.observe([body])
+            apart.published([body], routed=1, confirm=True)
 
-    assert together.buckets == apart.buckets
-    assert together.sum == apart.sum == sum(map(sum, batches))
+    assert together.sizes.buckets == apart.sizes.buckets
+    assert together.sizes.sum == apart.sizes.sum == sum(map(sum, batches))
+    assert together.received == apart.received == sum(map(len, batches))
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_bound_belongs_to_the_bucket_below_it(place: int):
-    sizes = Sizes()
-    sizes.observe([bytes(SIZE_BOUNDS[place]), bytes(SIZE_BOUNDS[place] + 1)])
+    counters = ProtocolCounters()
+    bodies = [bytes(SIZE_BOUNDS[place]), bytes(SIZE_BOUNDS[place] + 1)]
+    counters.published(bodies, routed=2, confirm=False)
 
+    sizes = counters.sizes
     assert sizes.buckets[place] == sizes.buckets[place + 1] == 1
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from cluster.cluster_node import ClusterNode
 from cluster.groups import group as group_module
 from cluster.groups.group import Group
-from cluster.raft.transport import DIGEST
+from cluster.raft.messages import DIGEST
 from cluster.types import CATALOG_GROUP
 from node.metrics import own_latencies, own_node, own_raft
 from node.metrics.client_counters import Counts

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import nats
 import pytest
+from nats.js.client import JetStreamContext
 
 from node.protocols.nats.interest import Match
 from tests.node.nats.wire import Wire
 from tests.node.nodes import Nodes, Running, in_a_thread, until
 from tests.testkit import threads
+from tests.testkit.waiting import WAIT_S
 
 Connect = Callable[..., Wire]
 
@@ -86,3 +89,19 @@ def at(three: Three, wires: Callable[..., Wire]) -> Connect:
         return wires(nats.address).connect(**options)
 
     return connected
+
+
+@pytest.fixture
+async def contexts(three: Three) -> AsyncIterator[list[JetStreamContext]]:
+    """A client of each node. What streams there were are gone."""
+    clients = [
+        await nats.connect(f"nats://{node.nats.address}", user="guest", password="guest")
+        for _, node in sorted(three.nodes.nodes.items())
+        if node.nats is not None
+    ]
+    found = [client.jetstream(timeout=WAIT_S) for client in clients]
+    for each in await found[0].streams_info():
+        await found[0].delete_stream(str(each.config.name))
+    yield found
+    for client in clients:
+        await client.close()

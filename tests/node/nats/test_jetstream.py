@@ -7,7 +7,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import nats
@@ -34,22 +34,6 @@ from tests.node.nats.conftest import Three
 from tests.testkit.waiting import WAIT_S, until
 
 WAIT_A_LITTLE_S = 0.2
-
-
-@pytest.fixture
-async def contexts(three: Three) -> AsyncIterator[list[JetStreamContext]]:
-    """A client of each node. What streams there were are gone."""
-    clients = [
-        await nats.connect(f"nats://{node.nats.address}", user="guest", password="guest")
-        for _, node in sorted(three.nodes.nodes.items())
-        if node.nats is not None
-    ]
-    found = [client.jetstream(timeout=WAIT_S) for client in clients]
-    for each in await found[0].streams_info():
-        await found[0].delete_stream(str(each.config.name))
-    yield found
-    for client in clients:
-        await client.close()
 
 
 async def add_stream(js: JetStreamContext, name: str, *subjects: str, **more: Any) -> None:
@@ -332,8 +316,6 @@ class TestAnew:
         async def refused_with(verb: str, **about: Any) -> int:
             return (await api(js, f"STREAM.{verb}.S", **about))["error"]["err_code"]
 
-        assert await refused_with("SNAPSHOT", deliver_subject="d") == 10064
-        assert await refused_with("RESTORE", config={"name": "S"}) == 10062
         assert await refused_with("PEER.REMOVE", peer="n2") == 10075
         assert await refused_with("PEER.REMOVE", peer="n9") == 10040
 
@@ -506,6 +488,31 @@ class TestPulling:
         assert (info.num_pending, info.num_ack_pending) == (0, 0)
         assert info.ack_floor is not None
         assert info.ack_floor.stream_seq == 250
+
+    async def test_messages_that_are_not_alike_come_in_their_order(
+        self, contexts: list[JetStreamContext]
+    ):
+        """With headers or without, of any subject and size, some deleted since."""
+        js = contexts[0]
+        await add_stream(js, "ODD%s", "odd.>")
+        sent = [
+            (f"odd.%d{n // 3 % 2}", b"x" * (n // 4 % 3), {"n": "%s"} if n % 5 < 2 else None)
+            for n in range(60)
+        ]
+        for subject, body, headers in sent:
+            await js.publish(subject, body, headers=headers)
+        await js.delete_msg("ODD%s", 7)
+        for each in contexts:
+            subscription = await each.pull_subscribe("odd.>", stream="ODD%s")
+            found = await subscription.fetch(59, timeout=WAIT_S)
+            rows = [(m.subject, m.data, dict(m.headers) if m.headers else None) for m in found]
+            assert rows == sent[:6] + sent[7:]
+            places = [each.metadata.sequence for each in found]
+            assert [each.stream for each in places] == [*range(1, 7), *range(8, 61)]
+            assert [each.consumer for each in places] == list(range(1, 60))
+            assert [each.metadata.num_pending for each in found] == list(range(58, -1, -1))
+            await asyncio.gather(*[each.ack_sync(timeout=WAIT_S) for each in found])
+            assert (await subscription.consumer_info()).num_ack_pending == 0
 
     async def test_who_waits_gets_what_comes(self, contexts: list[JetStreamContext]):
         await contexts[0].add_stream(name="S", subjects=["s"])

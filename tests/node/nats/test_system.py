@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from cluster.groups.group import Group
+from cluster.types import CATALOG_GROUP
 from tests.node.nats.conftest import Connect, Three
 from tests.node.nats.test_core import ask
 from tests.node.nats.wire import Wire
@@ -77,3 +81,86 @@ def test_who_may_not_look_at_nodes_finds_nobody(running: Running, connect: Conne
     assert found["data"] == {"user": "plain", "account": "/"}
     client.send(b"PUB $SYS.REQ.SERVER.PING 0\r\n\r\n")
     assert client.sync() == b""
+
+
+def told(client: Wire, verb: str, about: Any = None) -> Any:
+    (found,) = asked(client, f"$JS.API.{verb}", about)
+    return found if isinstance(found, int) else {**found, "type": found["type"].split(".")[-1]}
+
+
+def test_the_catalog_is_led_by_another_node_when_it_is_asked_for(three: Three, at: Connect):
+    cluster = three.nodes.nodes["n1"].cluster
+    leader = cluster.leader_of(CATALOG_GROUP)
+    other = next(node for node in three.nodes.nodes if node != leader)
+    client = at("n2")
+    for preferred in ("n9", leader):
+        found = told(client, "META.LEADER.STEPDOWN", {"placement": {"preferred": preferred}})
+        assert found["error"]["err_code"] == 10005
+
+    found = told(client, "META.LEADER.STEPDOWN", {"placement": {"preferred": other}})
+
+    assert found == {"type": "meta_leader_stepdown_response", "success": True}
+    three.do(until(lambda: cluster.leader_of(CATALOG_GROUP) == other))
+    assert told(client, "META.LEADER.STEPDOWN")["success"]
+    three.do(until(lambda: cluster.leader_of(CATALOG_GROUP) not in (other, None)))
+
+
+def test_a_stream_is_led_by_the_node_that_is_preferred(three: Three, at: Connect):
+    client = at("n1")
+    told(client, "STREAM.CREATE.LED", {"name": "LED", "subjects": ["led"]})
+    cluster = three.nodes.nodes["n1"].cluster
+    info = cluster.queue_info("/", "LED")
+    assert info is not None
+    for preferred in ("n3", "n2"):
+        three.do(until(lambda: cluster.leader_of(info.group) is not None))
+        if cluster.leader_of(info.group) != preferred:
+            about = {"placement": {"preferred": preferred}}
+            before = three.nodes.nodes[str(cluster.leader_of(info.group))].cluster
+            assert told(client, "STREAM.LEADER.STEPDOWN.LED", about)["success"]
+            assert before.leader_of(info.group) == preferred
+            three.do(until(lambda node=preferred: cluster.leader_of(info.group) == node))
+    tags = {"placement": {"tags": ["ssd"]}}
+    assert told(client, "STREAM.LEADER.STEPDOWN.LED", tags)["error"]["err_code"] == 10005
+    told(client, "STREAM.DELETE.LED")
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no_link", "in_vain"])
+def test_a_leader_that_could_not_hand_over_says_so(
+    three: Three, at: Connect, monkeypatch: pytest.MonkeyPatch, begun: bool
+):
+    client = at("n1")
+    told(client, "STREAM.CREATE.STAYS", {"name": "STAYS", "subjects": ["stays"]})
+    monkeypatch.setattr(Group, "transfer", lambda *_: begun)
+    monkeypatch.setattr("node.protocols.nats.jetstream.api.PATIENCE_S", 0.1)
+
+    found = told(client, "STREAM.LEADER.STEPDOWN.STAYS")
+
+    assert found["error"]["err_code"] == 10008
+    assert "try again" in found["error"]["description"]
+    monkeypatch.undo()
+    told(client, "STREAM.DELETE.STAYS")
+
+
+def test_an_administrator_removes_all_streams_of_an_account(running: Running, connect: Connect):
+    ask(running, "PUT", "vhosts/other")
+    anything = {"configure": ".*", "write": ".*", "read": ".*"}
+    ask(running, "PUT", "permissions/other/guest", anything)
+    ask(running, "PUT", "users/plain", {"password": "plain", "tags": "monitoring"})
+    ask(running, "PUT", "permissions/other/plain", anything)
+    there = connect(**{"user": "other/plain", "pass": "plain"})
+    for name in ("A", "B"):
+        told(there, f"STREAM.CREATE.{name}", {"name": name, "subjects": [name.lower()]})
+    here = connect()
+    told(here, "STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
+
+    assert told(there, "ACCOUNT.PURGE.other") == 503
+    assert told(there, "META.LEADER.STEPDOWN") == 503
+    assert told(there, "STREAM.NAMES")["total"] == 2
+    found = told(here, "ACCOUNT.PURGE.other")
+
+    assert found == {"type": "account_purge_response", "initiated": True}
+    assert told(there, "STREAM.NAMES")["total"] == 0
+    assert told(here, "STREAM.INFO.KEPT")["state"]["messages"] == 0
+    assert told(here, "META.LEADER.STEPDOWN")["error"]["err_code"] == 10010
+    told(here, "STREAM.DELETE.KEPT")
+    ask(running, "DELETE", "vhosts/other")

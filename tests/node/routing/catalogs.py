@@ -18,7 +18,12 @@ class FakeCatalog:
         self.queues: dict[str, QueueInfo] = {}
         self.bound: list[BindingInfo] = []
         self.policies: dict[str, dict[str, Any]] = {}
+        self.parameters: dict[tuple[str, ...], dict[str, Any]] = {}
         self.make("", "direct")
+
+    @property
+    def applied(self) -> int:
+        return self.version
 
     def make(self, name: str, kind: str, **arguments: Any) -> None:
         named = {key.replace("_", "-"): value for key, value in arguments.items()}
@@ -56,6 +61,18 @@ class FakeCatalog:
 
     def routing_version(self, vhost: str) -> int:
         return self.version
+
+    def entry(self, table: str, key: tuple[str, ...]) -> Mapping[str, Any] | None:
+        return self.entries(table).get(key)
+
+    def entries(self, table: str) -> Mapping[tuple[str, ...], Mapping[str, Any]]:
+        assert table == "parameters"
+        return self.parameters
+
+    def split(self, name: str, *shards: str, joining: bool = False) -> None:
+        value = {"shards": list(shards), "joining": joining}
+        self.parameters["split-queue", VHOST, name] = {"value": value}
+        self.version += 1
 
     def policy_for(self, vhost: str, name: str, what: str) -> tuple[str, Mapping[str, Any]] | None:
         definition = self.policies.get(name)

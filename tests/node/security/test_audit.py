@@ -13,6 +13,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 from node.node import Node
+from node.operating.audit import RECENT_MAX, Audit
 from node.settings.settings import SettingsError, load
 from tests.node.management.api import api_of
 from tests.node.nodes import Nodes
@@ -123,3 +124,51 @@ async def test_a_password_in_a_path_is_not_told(tmp_path: Path):
     assert "hunter2" not in file.read_text()
     told = [line["target"] for line in lines(file) if "hash_password" in line["what"]]
     assert told == ["/api/auth/hash_password/{password}"] * 2
+
+
+async def test_what_all_nodes_remember_is_told_to_administrators(tmp_path: Path):
+    async with Nodes(tmp_path, 2) as nodes:
+        first, second = (api_of(nodes.nodes[name]) for name in ("n1", "n2"))
+        await first.put("users/ann", password="secret", tags="monitoring")
+        await second.put("vhosts/shop")
+        assert (await first.as_user("ann", "secret").ask("GET", "audit")).status == 401
+
+        found = await second.get("audit")
+        newest = (await first.get("audit?page=1&page_size=500"))["items"]
+        assert newest == sorted(newest, key=lambda line: line["time"], reverse=True)
+        page = await first.get("audit?page=1&page_size=1&name=shop&sort=time&sort_reverse=true")
+
+    assert [(each["node"], each["what"], each["outcome"]) for each in found] == [
+        ("n1", "GET audit", "refused"),
+        ("n2", "PUT vhosts/{vhost}", "ok"),
+        ("n1", "PUT users/{user}", "ok"),
+    ]
+    assert (page["filtered_count"], page["total_count"]) == (1, 3)
+    [line] = page["items"]
+    assert (line["who"], line["target"]) == ("guest", "/api/vhosts/shop")
+
+
+async def test_a_node_remembers_the_last_lines(tmp_path: Path):
+    audit = Audit("n1", None)
+    for number in range(RECENT_MAX + 1):
+        await audit.write(who="a", address="", what="w", target=str(number), outcome="ok")
+    assert [line["target"] for line in audit.recent] == [str(n) for n in range(1, RECENT_MAX + 1)]
+
+
+async def test_what_is_done_again_and_again_is_remembered_as_one_line(tmp_path: Path):
+    audit = Audit("n1", str(tmp_path / "audit.log"))
+    for target in "aaabac":
+        await audit.write(who="a", address="", what="move", target=target, outcome="ok")
+    told = [(line["target"], line.get("times", 1)) for line in audit.recent]
+    assert told == [("a", 3), ("b", 1), ("a", 1), ("c", 1)]
+    assert [line["target"] for line in lines(tmp_path / "audit.log")] == list("aaabac")
+
+
+async def test_looking_for_messages_is_no_act_and_moving_them_is(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes:
+        api = api_of(nodes.one)
+        await api.queue("q")
+        assert (await api.ask("POST", "queues/%2F/q/select", {})).status == 200
+        assert (await api.ask("POST", "queues/%2F/q/move", {})).status == 400
+        [line] = await api.get("audit")
+    assert line["what"] == "POST queues/{vhost}/{queue}/move"

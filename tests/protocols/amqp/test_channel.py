@@ -30,7 +30,8 @@ class FakeHost:
 
 
 def make_channel(host: FakeHost) -> Channel:
-    broker = SimpleNamespace(ingress=None, settle_retry=None, counts=Counts())
+    ingress = SimpleNamespace(catalog=None)
+    broker = SimpleNamespace(ingress=ingress, settle_retry=None, counts=Counts())
     services: Any = SimpleNamespace(tasks=Tasks(), counters=ClientCounters(), broker=broker)
     return Channel(cast(Any, host), 1, services)
 

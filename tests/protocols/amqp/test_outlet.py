@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from node.broker.bodies import PartedBody, pieces_of
-from node.protocols.amqp import outlet as outlets
-from node.protocols.amqp.outlet import Outlet, Stream
+from node.protocols.amqp import writer as outlets
+from node.protocols.amqp.writer import Outlet, Stream
 from node.tasks import Tasks
 
 MIB = 1 << 20

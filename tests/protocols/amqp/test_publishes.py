@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 from cluster.machine.catalog import ExchangeInfo, QueueInfo
 from cluster.types import GroupId, QueueId
@@ -36,8 +37,9 @@ class FakeChannel:
         in_flight = InFlight(1 << 20, pause=print, resume=print)
         self.host = SimpleNamespace(vhost="/", access=access, in_flight=in_flight)
         self.outlet = SimpleNamespace(write=self.written.append)
-        catalog = SimpleNamespace(routing_version=len)
-        cluster: Any = SimpleNamespace(catalog_machine=catalog)
+        catalog = SimpleNamespace(routing_version=len, applied=1)
+        time = SimpleNamespace(in_doubt=False, settled=AsyncMock(return_value=1_000))
+        cluster: Any = SimpleNamespace(catalog_machine=catalog, time=time)
         ingress = Ingress(cluster, LimitSettings(), cut_off=lambda: False)
         ingress.router = cast(Any, SimpleNamespace(route=self._route))
         self.services = SimpleNamespace(

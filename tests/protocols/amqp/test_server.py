@@ -28,9 +28,9 @@ from node.protocols.amqp.channel_context import ChannelHost
 from node.protocols.amqp.events import Acks, Event, Method, Publish, publish_of
 from node.protocols.amqp.handshake import PROTOCOL_HEADER
 from node.protocols.amqp.methods import encode_method, made
-from node.protocols.amqp.outlet import Outlet
 from node.protocols.amqp.reader import Reader
 from node.protocols.amqp.server import AmqpServer
+from node.protocols.amqp.writer import Outlet
 from node.protocols.connection_limiter import ConnectionLimiter
 from node.protocols.tls import Certificates
 from node.settings.settings import load

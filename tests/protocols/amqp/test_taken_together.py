@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -102,7 +103,8 @@ class Channel:
         self.taken: dict[str, list[tuple[bytes, bytes, Any]]] = {}
         self.answers: list[tuple[Any, int]] = []
         self.catalog = catalog = Catalog()
-        cluster: Any = SimpleNamespace(catalog_machine=catalog, now_ms=lambda: 1_000)
+        time = SimpleNamespace(in_doubt=False, settled=AsyncMock(return_value=1_000))
+        cluster: Any = SimpleNamespace(catalog_machine=catalog, time=time, now_ms=lambda: 1_000)
         ingress = Ingress(cluster, LimitSettings(), cut_off=lambda: False)
         ingress.router = Router(catalog)
         self.ingress = ingress
@@ -285,6 +287,7 @@ async def test_what_is_known_of_a_key_is_forgotten_when_it_may_be_otherwise():
     assert caught_up
     cut_off = False
     channel.host.access.entry, channel.host.access.secret = {"write": "^$"}, "both"
+    channel.catalog.version += 1
     with pytest.raises(AccessRefused):
         await read()
 

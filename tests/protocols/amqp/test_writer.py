@@ -54,7 +54,7 @@ def deliveries(bodies: list[bytes], **changes: object) -> bytes:
         "frame_bytes_max": FRAME_BYTES_MAX,
         **changes,
     }
-    return writer.deliveries(5, b"tag", 7, **options)  # type: ignore[arg-type]
+    return writer.deliveries(5, b"\x03tag", 7, **options)  # type: ignore[arg-type]
 
 
 class TestDeliveries:

@@ -161,7 +161,7 @@ def test_acknowledgements_of_one_consumer_are_one_event():
 
     assert isinstance(event, Acks)
     assert event.start == b"$JS.ACK.S.c."
-    assert [int(sequence) for _, sequence in event.found] == list(range(9))
+    assert event.sequences == list(range(9))
     assert single([event]) == [event for _, events in ACKED[:9] for event in events]
     assert reader().feed(said + ACKED[9][0]) == [event, *ACKED[9][1]]
 

@@ -4,7 +4,7 @@ import { at, native, usePoll } from "../api.js";
 import { age, time } from "../format.js";
 import { Badge, Card, Empty, Facts, Loading, Page } from "../parts.js";
 
-const KINDS = { published: "good", delivered: "", returned: "warn", acked: "good", settled: "good", expired: "bad", dead_lettered: "bad", rejected: "bad", purged: "bad" };
+const KINDS = { published: "good", delivered: "", returned: "warn", acked: "good", settled: "good", expired: "bad", dead_lettered: "bad", rejected: "bad", purged: "bad", withdrawn: "warn" };
 const TOLD = new Set(["event", "at_ms", "vhost", "queue", "entry", "term", "written_ms", "committed_ms"]);
 
 function Event({ event, began }) {

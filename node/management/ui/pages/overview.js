@@ -2,8 +2,8 @@
 import { html } from "../vendor/preact-htm.js";
 import { at, query, usePoll } from "../api.js";
 import { LengthChart, RateChart } from "../chart.js";
-import { age, bytes, compact, count, plural, rate } from "../format.js";
-import { Badge, Bar, Card, Empty, Page, Stat, Table } from "../parts.js";
+import { age, bytes, compact, count, rate } from "../format.js";
+import { Badge, Bar, Card, Empty, Page, Stat, Table, withCode } from "../parts.js";
 
 const STATS = ["publish", "deliver_get", "ack", "redeliver"].map((name) => `message_stats.${name}_details`);
 const TOTALS = query({
@@ -14,38 +14,15 @@ const OLDEST = query({
   page: 1, page_size: 6, sort: "oldest_ready_age", sort_reverse: true,
   columns: "name,vhost,messages_ready,messages_unacknowledged,consumers,oldest_ready_age,slo_oldest_age,state",
 });
-const NEW_MS = 10_000;
+const SHOWN = 8;
 
 export const queueLink = (row) => html`<a href=${`#/queues/${at(row.vhost, row.name)}`}>${row.name}</a>`;
 
-/** The most urgent first: [kind, what is wrong, where to look]. */
-function troubles(nodes, groups, queues) {
-  const found = [];
-  for (const node of nodes ?? []) {
-    if (!node.running) found.push(["bad", `${node.name} is down`, "#/nodes", "Start it, or remove it for good."]);
-    if (node.mem_alarm) found.push(["bad", `${node.name} is low on memory`, "#/nodes", "Publishers wait until queues are emptied."]);
-    if (node.disk_free_alarm) found.push(["bad", `${node.name} is low on disk`, "#/nodes", "Publishers wait until there is room."]);
-    if (node.being_drained) found.push(["warn", `${node.name} is drained`, "#/nodes", "It leads nothing and takes no clients."]);
-  }
-  const leaderless = (groups ?? []).filter((group) => !group.leader);
-  if (leaderless.length) found.push(["bad", `${plural(leaderless.length, "group")} without a leader`, "#/groups", "Their queues wait for a majority."]);
-  const moving = (groups ?? []).filter((group) => group.moving);
-  if (moving.length) found.push(["warn", `${plural(moving.length, "group")} on the move`, "#/groups", "Copies are being made."]);
-  for (const queue of queues ?? []) {
-    const link = `#/queues/${at(queue.vhost, queue.name)}`;
-    if (queue.slo_oldest_age != null && queue.oldest_ready_age > queue.slo_oldest_age) {
-      found.push(["bad", `${queue.name} is over its age limit`, link, `The oldest message has waited ${age(queue.oldest_ready_age)}; ${age(queue.slo_oldest_age)} is the limit.`]);
-    } else if (queue.messages_ready && !queue.consumers && queue.oldest_ready_age > NEW_MS) {
-      found.push(["warn", `${queue.name} has no consumer`, link, `${plural(queue.messages_ready, "message")} wait, the oldest for ${age(queue.oldest_ready_age)}.`]);
-    }
-  }
-  return found;
-}
-
-function Attention({ found }) {
-  if (!found.length) return html`<p class="note good">✓ Nothing needs attention: all nodes are up, all groups have a leader, no queue is left alone.</p>`;
-  return html`<ul class="attention">${found.slice(0, 8).map(([kind, what, link, why]) => html`<li key=${what} class=${kind}>
-    <a href=${link}>${what}</a><span class="muted">${why}</span></li>`)}</ul>`;
+function Attention({ findings }) {
+  if (!findings.length) return html`<p class="note good">✓ Nothing needs attention: all nodes are up, all groups have a leader, no queue is left alone.</p>`;
+  return html`<ul class="attention">${findings.slice(0, SHOWN).map((each) => html`<li key=${each.what} class=${each.level === "problem" ? "bad" : "warn"}>
+    <a href=${`#/${at(...each.about)}`}>${each.what}</a><span class="muted">Next: ${withCode(each.next)}</span></li>`)}
+    ${findings.length > SHOWN && html`<li class="warn"><span class="muted">And ${findings.length - SHOWN} more: <code>quorate doctor</code> shows all.</span></li>`}</ul>`;
 }
 
 export function Overview({ user }) {
@@ -54,13 +31,14 @@ export function Overview({ user }) {
   const nodes = usePoll(sees ? "nodes" : null, 5000);
   const groups = usePoll(sees ? "groups" : null, 5000);
   const oldest = usePoll(`queues?${OLDEST}`, 15000);
+  const attention = usePoll("attention", 15000);
   const { queue_totals: length = {}, message_stats: stats = {}, object_totals: objects = {} } = totals.data ?? {};
   const led = {};
   for (const group of groups.data ?? []) led[group.leader] = (led[group.leader] ?? 0) + 1;
   const waiting = (oldest.data?.items ?? []).filter((row) => row.messages_ready);
   const now = (name) => stats[`${name}_details`]?.rate;
   return html`<${Page} title="Overview" sub=${totals.data && html`Cluster <strong>${totals.data.cluster_name}</strong>, as ${totals.data.node} sees it`} error=${totals.error}>
-    ${totals.data && html`<${Attention} found=${troubles(nodes.data, groups.data, oldest.data?.items)} />
+    ${totals.data && html`${attention.data && html`<${Attention} findings=${attention.data.findings} />`}
     <div class="stats">
       <${Stat} label="Published" value=${rate(now("publish"))} unit="/s" />
       <${Stat} label="Delivered" value=${rate(now("deliver_get"))} unit="/s" />

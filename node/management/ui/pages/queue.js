@@ -3,7 +3,9 @@ import { html, useState } from "../vendor/preact-htm.js";
 import { at, del, get, patch, post, put, query, usePoll } from "../api.js";
 import { LengthChart, RateChart } from "../chart.js";
 import { age, bytes, compact, count, plural, rate, time } from "../format.js";
-import { Badge, Card, Dialog, Empty, Facts, Loading, Page, Stat, Table, Tabs, openDialog, parsed, toast } from "../parts.js";
+import { Badge, Card, Dialog, Empty, Facts, Loading, Page, Stat, Table, Tabs, openDialog, parsed, toast, withCode } from "../parts.js";
+import { queueLink } from "./overview.js";
+import { Split } from "./queues.js";
 
 const CURVES = query({ msg_rates_age: 600, msg_rates_incr: 5, lengths_age: 600, lengths_incr: 5 });
 const PEEKED = 20;
@@ -176,8 +178,25 @@ function Consumers({ state }) {
     ]} /><//>`;
 }
 
-/** What is between backticks is a command. */
-const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? html`<code>${part}</code>` : part));
+const SHARD = "name,vhost,leader,messages_ready,messages_unacknowledged,oldest_ready_age,message_stats.publish_details.rate";
+
+/** Of a queue that is split: where its messages are. What is shown below is of the queue itself. */
+function Shards({ vhost, of, names }) {
+  const { data } = usePoll(`queues/${at(vhost)}?${query({ page: 1, page_size: 100, name: `${of}.`, columns: SHARD })}`, 5000);
+  const rows = data?.items.filter((row) => names.includes(row.name));
+  return html`<${Card} flush title="Shards" id="shards">
+    <p class="muted filters">Messages go to these queues by their routing keys; what is below is of ${of} itself. <code>quorate queue join ${of}</code> makes it one queue again.</p>
+    <${Table} label="Shards" keyOf=${(row) => row.name} rows=${rows} empty="None of them is there any more."
+      columns=${[
+        { key: "name", label: "Name", show: queueLink },
+        { key: "age", label: "Oldest", num: true, show: (row) => row.messages_ready ? age(row.oldest_ready_age) : "–" },
+        { key: "ready", label: "Ready", num: true, show: (row) => html`<span title=${count(row.messages_ready)}>${compact(row.messages_ready)}</span>` },
+        { key: "unacked", label: "Unacked", num: true, show: (row) => compact(row.messages_unacknowledged) },
+        { key: "in", label: "In /s", num: true, minor: true, show: (row) => rate(row.message_stats?.publish_details?.rate ?? 0) },
+        { key: "leader", label: "Leader", minor: true, show: (row) => row.leader ?? "–" },
+      ]} />
+  <//>`;
+}
 
 export function Queue({ names: [vhost, name] }) {
   const path = `queues/${at(vhost, name)}`;
@@ -209,7 +228,7 @@ export function Queue({ names: [vhost, name] }) {
   };
   const stats = data?.message_stats ?? {};
   return html`<${Page} title=${name} error=${error}
-    sub=${data && html`<a href="#/queues">Queues</a> · ${vhost} · ${isStream ? "stream" : data.type === "quorum" ? "replicated" : "transient"} · led by ${data.leader ?? data.node ?? "nobody"} ${paused && html`<${Badge} kind="warn">paused<//>`}`}
+    sub=${data && html`<a href="#/queues">Queues</a> · ${vhost} · ${isStream ? "stream" : data.type === "quorum" ? "replicated" : "transient"} · led by ${data.leader ?? data.node ?? "nobody"} ${paused && html`<${Badge} kind="warn">paused<//>`}<${Split} of=${data} />`}
     actions=${data && html`
       <button class="primary" onClick=${() => publish(vhost, "", name, again)}>Publish</button>
       ${!isStream && html`<button onClick=${() => take(vhost, name, (got) => { setTaken(got); again(); })}>Get</button>
@@ -220,8 +239,9 @@ export function Queue({ names: [vhost, name] }) {
       <button class="danger" onClick=${remove}>Delete</button>`}>
     ${!data ? !error && html`<${Loading} />` : html`
     ${isStream && html`<p class="note">This is a stream: <a href=${`#/streams/${at(vhost, name)}`}>its subjects, messages and consumers</a>.</p>`}
+    ${data.shards && html`<${Shards} vhost=${vhost} of=${name} names=${data.shards} />`}
     ${why.data && (why.data.findings.length
-      ? html`<${Card} title="Why does nothing move?" id="why"><ul class="attention">${why.data.findings.map((each) => html`<li key=${each.code} class="warn"><strong>${each.sentence}</strong><span class="muted">Next: ${withCode(each.next)}</span></li>`)}</ul><//>`
+      ? html`<${Card} title="Why does nothing move?" id="why"><ul class="attention">${why.data.findings.map((each) => html`<li key=${`${each.shard} ${each.code}`} class="warn"><strong>${each.shard && `${each.shard}: `}${each.sentence}</strong><span class="muted">Next: ${withCode(each.next)}</span></li>`)}</ul><//>`
       : html`<p class="note good">✓ Nothing keeps its messages from moving.</p>`)}
     <div class="stats">
       <${Stat} label="Ready" value=${compact(data.messages_ready)} title=${count(data.messages_ready)} />

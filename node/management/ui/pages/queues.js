@@ -9,8 +9,15 @@ const SIZE = 50;
 const COLUMNS = [
   "name", "vhost", "type", "state", "leader", "node", "policy", "consumers", "messages", "messages_ready",
   "messages_unacknowledged", "messages_delayed", "oldest_ready_age", "slo_oldest_age", "message_stats.publish_details.rate",
-  "message_stats.deliver_get_details.rate",
+  "message_stats.deliver_get_details.rate", "shards", "arguments.x-shard-of",
 ].join();
+
+/** Whether it shares its messages with others. */
+export function Split({ of: { vhost, shards, arguments: given } }) {
+  const whole = given?.["x-shard-of"];
+  if (shards) return html` <${Badge}>${shards.length} shards<//>`;
+  return whole && html` <small class="muted">shard of <a href=${`#/queues/${at(vhost, whole)}`}>${whole}</a></small>`;
+}
 
 const kindOfAge = (row) => row.slo_oldest_age != null && row.oldest_ready_age > row.slo_oldest_age ? "bad" : "";
 
@@ -67,7 +74,7 @@ export function Queues({ params }) {
           ? html`<${Empty} title=${`No queue has “${view.name}” in its name`}>Clear the filter to see all of them.<//>`
           : html`<${Empty} title="No queues yet">Declare one here, or run <code>quorate publish orders --count 1000</code>, which makes it.<//>`}
         columns=${[
-          { key: "name", label: "Name", sort: "name", show: (row) => html`${queueLink(row)}${several && html` <small class="muted">${row.vhost}</small>`}${row.policy && html` <${Badge}>${row.policy}<//>`}` },
+          { key: "name", label: "Name", sort: "name", show: (row) => html`${queueLink(row)}${several && html` <small class="muted">${row.vhost}</small>`}${row.policy && html` <${Badge}>${row.policy}<//>`}<${Split} of=${row} />` },
           { key: "state", label: "State", minor: true, show: (row) => html`<${Badge} kind=${row.state === "running" ? "good" : "bad"}>${row.state}<//> ${row.type !== "quorum" && html`<${Badge}>${row.type === "stream" ? "stream" : "transient"}<//>`}` },
           { key: "age", label: "Oldest", num: true, sort: "oldest_ready_age", show: (row) => html`<span class=${kindOfAge(row)}>${row.messages_ready ? age(row.oldest_ready_age) : "–"}</span>` },
           { key: "ready", label: "Ready", num: true, sort: "messages_ready", show: (row) => html`<span title=${count(row.messages_ready)}>${compact(row.messages_ready)}</span>` },

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from cluster.machine.commands import Acknowledge
+from cluster.machine.runs import ranges_of
 from cluster.types import QueueId
 
 #: Tokens of the subject, and of its longer form at least.
@@ -88,27 +88,12 @@ class Said:
         return Acknowledge(
             queue,
             consumer,
-            ranges(done),
+            ranges_of(sorted(done)),
             [(each, ms) for each, ms in self.again.items() if each not in done],
             [each for each in self.working if each not in done and each not in self.never],
             [each for each in never if each not in done],
             why if reasons else (),
         )
-
-
-def ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    first = last = -1
-    for each in sorted(sequences):
-        if each == last + 1 and first >= 0:
-            last = each
-            continue
-        if first >= 0:
-            found.append((first, last))
-        first = last = each
-    if first >= 0:
-        found.append((first, last))
-    return found
 
 
 def word_of(body: bytes) -> tuple[bytes, bytes]:

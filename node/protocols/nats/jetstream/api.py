@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.group import Group
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
@@ -33,7 +34,7 @@ from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
-from cluster.types import LargeBody, NodeId
+from cluster.types import CATALOG_GROUP, LargeBody, NodeId
 from node.errors import BrokerError, Elsewhere
 from node.messages.subjects import is_subject
 from node.peer_rpc import PeerRpc
@@ -76,22 +77,10 @@ EPHEMERAL_NAME_BYTES: Final = 4
 LEVEL: Final = 2
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
-_BUG: Final = ApiError(500, 10051, "an error of this node: its log says more")
+BUG: Final = ApiError(500, 10051, "an error of this node: its log says more")
 
 Json = dict[str, Any]
 
-#: Done where they are asked.
-_OF_CATALOG: Final = frozenset(
-    {
-        "INFO",
-        "STREAM.NAMES",
-        "STREAM.LIST",
-        "STREAM.CREATE",
-        "STREAM.UPDATE",
-        "STREAM.DELETE",
-        "STREAM.RESTORE",
-    }
-)
 #: Without JSON in the answer.
 _PLAIN: Final = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
 
@@ -120,6 +109,7 @@ class Served(NamedTuple):
 
 
 Handler = Callable[[Served], Json | Awaitable[Json | None] | None]
+OnAsked = Callable[[Asked], Coroutine[Any, Any, Json]]
 
 
 class Api:
@@ -143,14 +133,16 @@ class Api:
         self._retries = cluster.forwarder.new_retries()
         self._forwarded = Forwarded(post)
         self.served = self.errors = 0
-        self._here: dict[str, Callable[[Asked], Coroutine[Any, Any, Json]]] = {
+        self.domain = ""
+        self._here: dict[str, OnAsked] = {  # done where they are asked
             "INFO": self._account,
+            "META.LEADER.STEPDOWN": self._step_down_meta,
+            "ACCOUNT.PURGE": self._purge_account,
             "STREAM.NAMES": self._stream_names,
             "STREAM.LIST": self._stream_list,
             "STREAM.CREATE": self._create_stream,
             "STREAM.UPDATE": self._update_stream,
             "STREAM.DELETE": self._delete_stream,
-            "STREAM.RESTORE": self._restore,
         }
         self._led: dict[str, Handler] = {
             "STREAM.INFO": self._stream_info,
@@ -170,22 +162,25 @@ class Api:
             "CONSUMER.UNPIN": self._unpin,
             "CONSUMER.RESET": self._reset,
             "STREAM.PEER.REMOVE": self._remove_peer,
-            "STREAM.SNAPSHOT": self._snapshot,
             "CONSUMER.MSG.NEXT": self._next,
         }
         peer_rpc.on(KIND, self._from_peer)
         cluster.on_link_lost.append(self._link_lost)
+
+    def serve_here(self, verb: str, handler: OnAsked) -> None:
+        """Requests that are done where they are asked, by another part of the node."""
+        self._here[verb] = handler
 
     # --- who serves it ----------------------------------------------------------------------------
 
     def ask(self, vhost: str, subject: bytes, reply: bytes, body: bytes) -> bool:
         """False: it is no request that anybody knows."""
         call = call_of(subject)
-        if call is None or (call.verb not in _OF_CATALOG and call.verb not in self._led):
+        if call is None or (call.verb not in self._here and call.verb not in self._led):
             return False
         self.served += 1
         asked = Asked(vhost, call, Inbox(vhost, reply), body)
-        if call.verb in _OF_CATALOG:
+        if call.verb in self._here:
             self._tasks.start(self._answered(asked, self._here[call.verb](asked)), name="js_api")
         else:
             self.to_leader(asked, subject)
@@ -202,8 +197,11 @@ class Api:
             self._tasks.start(self._later(asked, subject, hops), name="js_api_later")
 
     def _stream(self, vhost: str, name: str) -> QueueInfo | None:
+        """One that is being restored is not there yet."""
         info = self._cluster.queue_info(vhost, name)
-        return None if info is None or info.stream is None else info
+        if info is None or info.stream is None or stream_config.is_restored(info.stream):
+            return None
+        return info
 
     def _try(self, info: QueueInfo, asked: Asked, subject: bytes, hops: int) -> bool:
         leader = self._cluster.leader_of(info.group)
@@ -215,7 +213,7 @@ class Api:
             self._routes.flush()  # it is known there where the answer is wanted
             more = (asked.vhost, subject, asked.inbox.subject, asked.body, hops + 1)
             sent = self._peer_rpc.notify(leader, KIND, "api", *more)
-            if sent and not hops and asked.call.verb == "CONSUMER.MSG.NEXT":
+            if sent and asked.call.verb == "CONSUMER.MSG.NEXT":
                 now_s = asyncio.get_running_loop().time()
                 self._forwarded.add(leader, asked.inbox, asked.body, now_s)
             return sent
@@ -264,6 +262,11 @@ class Api:
                 return self._own_infos(vhost, *names)
             case ["call", vhost, *words, body]:
                 return self._called(vhost, Call(*words), body)
+            case ["meta", body]:
+                catalog = self._cluster.group(CATALOG_GROUP)
+                if catalog is None or not catalog.ready:
+                    return None
+                return self._told(lambda: _hand_over(catalog, body))
             case ["usage", vhost]:
                 return self._own_usage(vhost)
             case _:
@@ -289,12 +292,12 @@ class Api:
     async def request(self, vhost: str, call: Call, given: Mapping[str, Any]) -> Json:
         """What is answered, without its type. ApiError: refused. BrokerError: it may be done."""
         body = json_of(given)
-        if call.verb in _OF_CATALOG:
+        if call.verb in self._here:
             return await self._here[call.verb](Asked(vhost, call, Inbox(vhost, b""), body))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PATIENCE_S
         while loop.time() < until_s:
-            info = await self._find(vhost, call.stream)
+            info = await self.find(vhost, call.stream)
             leader = self._cluster.leader_of(info.group)
             if leader is not None:
                 try:
@@ -302,9 +305,7 @@ class Api:
                 except Elsewhere:  # surely not done
                     found = None
                 if found is not None:
-                    if "error" in found:
-                        raise ApiError(*found["error"])
-                    return found["answer"]
+                    return _answer_in(found)
             await asyncio.sleep(AGAIN_S)
         raise known(10008)
 
@@ -319,8 +320,12 @@ class Api:
         if stream is None:
             return None
         served = Served(vhost, call, Inbox(vhost, b""), body, info, group, stream)
+        return await self._told(lambda: self._led[call.verb](served))
+
+    async def _told(self, work: Callable[[], Json | Awaitable[Json | None] | None]) -> Json:
+        """What came of it, for another node: see `_answer_in`."""
         try:
-            found: Any = self._led[call.verb](served)
+            found: Any = work()
             return {"answer": await found if inspect.isawaitable(found) else found}
         except ApiError as error:
             return {"error": [error.code, error.number, error.text]}
@@ -347,7 +352,7 @@ class Api:
             return
         except Exception as error:  # a bug: who asked is told, and everybody else goes on
             log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
-            self._fail(asked, _BUG)
+            self._fail(asked, BUG)
             return
         if inspect.iscoroutine(found):
             work = cast("Coroutine[Any, Any, Json | None]", found)
@@ -362,7 +367,7 @@ class Api:
             self._fail(asked, error)
         except Exception as error:  # as above
             log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
-            self._fail(asked, _BUG)
+            self._fail(asked, BUG)
         else:
             if found is not None:
                 self._answer(asked, found)
@@ -408,8 +413,30 @@ class Api:
             "streams": len(self._cluster.catalog_machine.streams(asked.vhost)),
             "consumers": sum(row[1] for row in rows),
             "limits": limits,
+            **({"domain": self.domain} if self.domain else {}),
             "api": {"level": LEVEL, "total": self.served, "errors": self.errors},
         }
+
+    async def _step_down_meta(self, asked: Asked) -> Json:
+        leader, found = self._cluster.leader_of(CATALOG_GROUP), None
+        if leader is not None:
+            found = await self._peer_rpc.request(leader, KIND, "meta", asked.body)
+        if found is None:
+            raise known(10008)
+        return _answer_in(found)
+
+    async def _purge_account(self, asked: Asked) -> Json:
+        """All streams of the account that is named."""
+        vhost = asked.call.stream
+        await self._cluster.names.barrier()
+        for info in self._cluster.catalog_machine.streams(vhost):
+            call = Call("STREAM.DELETE", info.name)
+            try:
+                await self._delete_stream(asked._replace(vhost=vhost, call=call))
+            except ApiError as error:
+                if error.number != 10059:  # else somebody deleted it meanwhile
+                    raise
+        return {"initiated": True}
 
     def _own_usage(self, vhost: str) -> list[int]:
         states = [
@@ -430,6 +457,7 @@ class Api:
             info
             for info in sorted(streams, key=lambda each: each.name)
             if stream_config.is_name(info.name)
+            and not stream_config.is_restored(info.stream)
             and (
                 not subject
                 or any(overlap(each.encode(), subject) for each in (info.stream or {})["subjects"])
@@ -521,39 +549,42 @@ class Api:
             other = self._config_known(vhost, config["mirror"]["name"]) or {}
             config["mirror_direct"] |= bool(other.get("allow_direct"))
         if self._is_there(vhost, name, config):
-            return await self._info_of(vhost, name) | {"did_create": True}
+            return await self.info_of(vhost, name) | {"did_create": True}
         config[stream_config.CREATED] = self._cluster.now_ms()
         outcome = await self._cluster.declare_queue(vhost, name, _arguments(config))
         if outcome.kind != "ok":
             if outcome.code == INEQUIVALENT and self._is_there(vhost, name, config):
-                return await self._info_of(vhost, name) | {"did_create": True}
+                return await self.info_of(vhost, name) | {"did_create": True}
             raise _error_of(outcome)
         self._leading.tell_stream(vhost, name, "create")
-        return await self._info_of(vhost, name) | {"did_create": True}
+        return await self.info_of(vhost, name) | {"did_create": True}
 
     def _is_there(self, vhost: str, name: str, config: stream_config.Config) -> bool:
         info = self._cluster.queue_info(vhost, name)
         if info is None:
             return False
-        if info.stream is None or not stream_config.equal(info.stream, config):
+        known_ = info.stream
+        if known_ is None or stream_config.is_restored(known_):
+            raise known(10058)
+        if not stream_config.equal(known_, config):
             raise known(10058)
         return True
 
     async def _update_stream(self, asked: Asked) -> Json:
         config = self._config_of(asked)
         vhost, name = asked.vhost, asked.call.stream
-        info = await self._find(vhost, name)
+        info = await self.find(vhost, name)
         config = stream_config.changed(dict(info.stream or {}), config)
         arguments = {**info.arguments, **_arguments(config)}
         outcome = await self._cluster.change_stream(vhost, name, arguments)
         if outcome.kind != "ok":
             raise _error_of(outcome)
         self._leading.tell_stream(vhost, name, "modify")
-        return await self._info_of(vhost, name)
+        return await self.info_of(vhost, name)
 
     async def _delete_stream(self, asked: Asked) -> Json:
         vhost, name = asked.vhost, asked.call.stream
-        info = await self._find(vhost, name)
+        info = await self.find(vhost, name)
         outcome = await self._cluster.remove_queue(vhost, name)
         if outcome.kind != "ok":
             raise _error_of(outcome)
@@ -562,10 +593,7 @@ class Api:
         self._leading.tell_stream(vhost, name, "delete")
         return {"success": True}
 
-    async def _restore(self, asked: Asked) -> Json:
-        raise ApiError(500, 10062, "restore failed: use a backup of the cluster")
-
-    async def _find(self, vhost: str, name: str) -> QueueInfo:
+    async def find(self, vhost: str, name: str) -> QueueInfo:
         info = self._stream(vhost, name)
         if info is None:
             await self._cluster.names.barrier()
@@ -574,7 +602,7 @@ class Api:
             raise known(10059)
         return info
 
-    async def _info_of(self, vhost: str, name: str) -> Json:
+    async def info_of(self, vhost: str, name: str) -> Json:
         """As the leader shows it, once there is one."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PATIENCE_S
@@ -677,14 +705,10 @@ class Api:
             return Ok(1)  # an earlier try did it
         raise _error_of(outcome)
 
-    def _step_down(self, served: Served) -> Json:
+    async def _step_down(self, served: Served) -> Json:
         if served.call.consumer and served.call.consumer not in served.stream.consumers:
             raise known(10014)
-        transfer = getattr(served.group, "transfer", None)
-        if transfer is None or len(served.group.members) < 2:
-            raise ApiError(503, 10010, "JetStream clustering support required")
-        asyncio.get_running_loop().call_soon(transfer, None)
-        return {"success": True}
+        return await _hand_over(served.group, served.body)
 
     def _remove_peer(self, served: Served) -> Json:
         """Where copies are, the catalog decides: nobody is removed by clients of one stream."""
@@ -692,9 +716,6 @@ class Api:
         if not peer:
             raise known(10003)
         raise known(10075 if peer in served.group.members else 10040)
-
-    def _snapshot(self, served: Served) -> Json:
-        raise ApiError(500, 10064, "snapshot failed: make a backup of the cluster")
 
     # --- direct get -------------------------------------------------------------------------------
 
@@ -969,6 +990,39 @@ def _page(total: int, offset: int, limit: int) -> Json:
 
 def _arguments(config: stream_config.Config) -> Json:
     return {QUEUE_TYPE: STREAM, STREAM_CONFIG: config}
+
+
+def _answer_in(told: Json) -> Json:
+    """What another node told. ApiError: it refused."""
+    if "error" in told:
+        raise ApiError(*told["error"])
+    return told["answer"]
+
+
+async def _hand_over(group: GroupLike, body: bytes) -> Json:
+    """Another node leads it now: the one that is asked for, or whoever is closest."""
+    if not isinstance(group, Group) or len(group.members) < 2:
+        raise ApiError(503, 10010, "JetStream clustering support required")
+    placement = fields.part(fields.load(body), "placement") or {}
+    preferred = fields.text(placement, "preferred")
+    if fields.texts(placement, "tags"):
+        raise ApiError(400, 10005, "nodes have no tags here: name one as preferred")
+    if preferred and preferred not in group.members:
+        raise ApiError(400, 10005, f'preferred server "{preferred}" not known')
+    if preferred and preferred == group.leader:
+        raise ApiError(400, 10005, f'preferred server "{preferred}" is already leader')
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PATIENCE_S
+    to = NodeId(preferred) if preferred else None
+    while group.leader in (None, group.node):
+        if group.leader and not group.transferring and not group.transfer(to):
+            raise ApiError(503, 10008, f"no link to {to or 'any other copy'}: try again")
+        if loop.time() > until_s:
+            raise ApiError(503, 10008, "no other node has taken over yet: try again")
+        await asyncio.sleep(AGAIN_S)
+    if preferred and group.leader != preferred:
+        raise ApiError(503, 10008, f"{group.leader} has taken over, not {preferred}: try again")
+    return {"success": True}
 
 
 def _error_of(outcome: Outcome) -> ApiError:

@@ -8,6 +8,7 @@ leave in their order.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -29,7 +30,7 @@ from node.protocols.nats.jetstream.post import Inbox, Post
 from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
 from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
 from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
-from node.protocols.nats.reader import CRLF, Publish
+from node.protocols.nats.reader import Burst
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -339,23 +340,26 @@ class Feed:
 
     def _deliver(self, loaded: Sequence[_Loaded], too_large: Sequence[int]) -> None:
         slower = False
-        by_request: dict[int, list[Publish]] = {}
+        by_request: dict[int, list[Burst]] = {}
         more = self._pin_header()
         now_s = self._used_s = self._loop.time()
         for number, chunk, bodies in self._hand_over(loaded):
-            by_request.setdefault(number, []).extend(self._messages(chunk, bodies or (), more))
-        for number, messages in by_request.items():
-            overhead = len(self._reply) + REPLY_BYTES
-            size = sum(each.size + len(each.subject) + overhead for each in messages)
+            by_request.setdefault(number, []).extend(self._bursts(chunk, bodies or (), more))
+        overhead = len(self._reply) + REPLY_BYTES
+        for number, bursts in by_request.items():
+            count = sum(len(each.payloads) for each in bursts)
+            size = sum(
+                (each.size + len(each.subject) + overhead) * len(each.payloads) for each in bursts
+            )
             if number == _PUSH and (deliver := self.deliver) is not None:
-                slower |= self._home.post.deliver(deliver, messages)
+                slower |= self._home.post.deliver(deliver, bursts)
                 self._pushed(deliver, size, now_s)
                 continue
             each = self.pulls.find(number)
             if each is not None:
                 inbox = Inbox(self.info.vhost, each.inbox)
-                slower |= self._home.post.deliver(inbox, messages)
-                self.pulls.got(number, len(messages), size, now_s)
+                slower |= self._home.post.deliver(inbox, bursts)
+                self.pulls.got(number, count, size, now_s)
         for number in too_large:
             self._too_large(number, now_s)
         self._fetching = False
@@ -364,7 +368,9 @@ class Feed:
         if slower:
             self._loop.call_later(SLOWER_S, self.wake)
         elif rate and loaded:
-            size = sum(each.size for messages in by_request.values() for each in messages)
+            size = sum(
+                each.size * len(each.payloads) for bursts in by_request.values() for each in bursts
+            )
             self._turn_s = now_s + size * 8 / rate
             self._loop.call_at(self._turn_s, self.wake)
         elif self._replays and (span_s := self._span_s(loaded)):
@@ -399,40 +405,52 @@ class Feed:
         pin = self.pulls.pin
         return () if pin is None else [("Nats-Pin-Id", pin.id)]
 
-    def _messages(
+    def _bursts(
         self, chunk: StreamChunk, bodies: Bodies, more: Sequence[tuple[str, object]]
-    ) -> list[Publish]:
+    ) -> list[Burst]:
         stream = self.stream
         if stream is None:
             return []
-        id_at, name_of = stream.retained.id_at, stream.retained.subjects.name_of
+        name_of = stream.retained.subjects.name_of
         headers_only = self.config.get("headers_only")
-        found: list[Publish] = []
-        for at, (body, meta) in enumerate(bodies):
-            if isinstance(body, LargeBody):
-                body = body.head
-            sequence = chunk.first + at
-            subject_id = id_at(sequence)
+        form = b"%b%d.%%d.%%d.%d.%%d" % (
+            self._reply.replace(b"%", b"%%"),
+            chunk.delivery_count,
+            chunk.stored_ms * NS_PER_MS,
+        )
+        numbers = zip(
+            stream.retained.ids_of(chunk.first, len(bodies)),
+            itertools.count(chunk.first),
+            itertools.count(chunk.consumer_first),
+            itertools.count(chunk.pending, -1),
+            bodies,
+            strict=False,
+        )
+        found: list[Burst] = []
+        replies: list[bytes] = []
+        payloads: list[bytes] = []
+        alike = known = (0, b"", 0)
+        header_meta, own_header = None, header_of(None, self.info)
+        for subject_id, sequence, own, pending, (body, meta) in numbers:
             if not subject_id:
                 continue  # deleted since
-            subject = name_of(subject_id) or self._no_subject
-            header = header_of(meta, self.info)
+            if isinstance(body, LargeBody):
+                body = body.head
+            if meta is not header_meta:
+                header_meta, own_header = meta, header_of(meta, self.info)
+            header = own_header
             if headers_only:
                 header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""
             if more:
                 header = with_fields(header, more)
-            reply = b"%b%d.%d.%d.%d.%d" % (
-                self._reply,
-                chunk.delivery_count,
-                sequence,
-                chunk.consumer_first + at,
-                chunk.stored_ms * NS_PER_MS,
-                max(0, chunk.pending - at),
-            )
-            size = len(header) + len(body)
-            found.append(
-                Publish(subject, reply, len(header), size, [b"%b%b%b" % (header, body, CRLF)])
-            )
+            alike = subject_id, header, len(body)
+            if alike != known:
+                known, replies, payloads = alike, [], []
+                subject = name_of(subject_id) or self._no_subject
+                size = len(header) + len(body)
+                found.append(Burst(subject, replies, len(header), size, payloads))
+            replies.append(form % (sequence, own, max(0, pending)))
+            payloads.append(header + body if header else body)
         return found
 
     def _nothing_left(self) -> None:

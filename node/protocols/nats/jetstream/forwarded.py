@@ -1,5 +1,5 @@
-"""Pull requests of this node's clients that wait at other nodes. When such a node is lost, nobody
-there tells them that it is over: this node does.
+"""Pull requests that this node sent on, and that wait at other nodes. When such a node is lost,
+nobody there tells them that it is over: who sent it there does, a client's node or another one.
 """
 
 from __future__ import annotations

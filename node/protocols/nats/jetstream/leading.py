@@ -21,9 +21,9 @@ from cluster.machine.effects import (
 from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.settings import matches
 from cluster.machine.stream.stream import Stream
-from cluster.types import CATALOG_GROUP, QueueId, Stamp
+from cluster.types import CATALOG_GROUP, NodeId, QueueId, Stamp
 from node.messages.subjects import is_literal
-from node.protocols.nats.jetstream import consumer_config
+from node.protocols.nats.jetstream import consumer_config, stream_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.following import Following
@@ -44,6 +44,8 @@ _ADVISORIES: Final = {
     "nak": ("CONSUMER.MSG_NAKED", "nak"),
     "terminated": ("CONSUMER.MSG_TERMINATED", "terminated"),
 }
+#: Effects that are this module's.
+OF_STREAMS: Final = frozenset({StreamChanged, StreamStored, StreamAcked, StreamAdvisory})
 
 
 class _Led:
@@ -78,7 +80,7 @@ class Leading:
         self._pushing: dict[str, dict[bytes, dict[Feed, None]]] = {}
         #: Told of streams that are led here, and are not as they were.
         self.on_look: list[Callable[[QueueInfo, Stream], None]] = []
-        cluster.on_effects.append(self._effects)
+        cluster.on_effects.append((OF_STREAMS, self._effects))
         cluster.on_role.append(self._role)
 
     def now_ms(self) -> int:
@@ -96,7 +98,10 @@ class Leading:
                     self._tell_elected(led)
                     self._look(led)
         else:
+            is_alone = 2 * sum(map(self._is_up, group.members)) <= len(group.members)
             for led in [each for each in self._led.values() if each.info.group == group.id]:
+                if is_alone:
+                    self._tell_quorum_lost(led)
                 self._forget(led, LEADERSHIP_CHANGE)
 
     def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
@@ -134,6 +139,9 @@ class Leading:
         stream = led.stream
         if stream is None:
             self._forget(led, CONSUMER_DELETED)
+            return
+        if stream_config.is_restored(stream.identity.config.stream):
+            self._forget(led, CONSUMER_DELETED)  # nobody is served by what is not whole
             return
         self.following.look(led.info, led.group, stream)
         for look in self.on_look:
@@ -312,24 +320,30 @@ class Leading:
         feed = None if led is None else led.feeds.get(name)
         return None if feed is None else feed.pulls.pin
 
+    def _is_up(self, node: NodeId) -> bool:
+        return node == self._cluster.node or self._cluster.peers.is_up(node)
+
     def _tell_elected(self, led: _Led) -> None:
-        cluster, stream, name = self._cluster, led.stream, led.info.name
+        self._tell_of_all(led, "LEADER_ELECTED", "leader_elected", leader=self._cluster.node)
+
+    def _tell_quorum_lost(self, led: _Led) -> None:
+        """Nothing is stored or delivered until more nodes are back."""
+        self._tell_of_all(led, "QUORUM_LOST", "quorum_lost")
+
+    def _tell_of_all(self, led: _Led, verb: str, kind: str, **more: Any) -> None:
+        """Of the stream and its consumers, all of which one group replicates."""
+        stream, name = led.stream, led.info.name
         if stream is None:
             return
         replicas = [
-            {
-                "name": each,
-                "current": each == cluster.node or cluster.peers.is_up(each),
-                "active": 0,
-            }
-            for each in led.group.members
+            {"name": each, "current": self._is_up(each), "active": 0} for each in led.group.members
         ]
-        about: dict[str, Any] = {"stream": name, "leader": cluster.node, "replicas": replicas}
+        about: dict[str, Any] = {"stream": name, **more, "replicas": replicas}
         tell, vhost, now_ms = self.post.advise, led.info.vhost, self.now_ms()
-        tell(vhost, f"STREAM.LEADER_ELECTED.{name}", "stream_leader_elected", now_ms, **about)
+        tell(vhost, f"STREAM.{verb}.{name}", f"stream_{kind}", now_ms, **about)
         for each in stream.consumers:
-            subject = f"CONSUMER.LEADER_ELECTED.{name}.{each}"
-            tell(vhost, subject, "consumer_leader_elected", now_ms, consumer=each, **about)
+            subject = f"CONSUMER.{verb}.{name}.{each}"
+            tell(vhost, subject, f"consumer_{kind}", now_ms, consumer=each, **about)
 
     def tell_abandoned(self, batch: Abandoned) -> None:
         info = self._cluster.catalog_machine.queue_by_id(batch.queue)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from node.protocols.nats.jetstream.times import text_of_ms
-from node.protocols.nats.reader import CRLF, Publish, plain_messages
+from node.protocols.nats.reader import CRLF, Burst, Publish, plain_messages
 from node.protocols.nats.subjects import Subjects
 
 
@@ -53,17 +53,21 @@ class Post:
         if inbox.subject:
             self.send(inbox, json_of(value))
 
-    def deliver(self, inbox: Inbox, messages: Sequence[Publish]) -> bool:
+    def deliver(self, inbox: Inbox, bursts: Sequence[Burst]) -> bool:
         """True: whoever published or fetched this shall wait a little."""
         subjects = self._subjects
         before, subjects.backlogged = subjects.backlogged, False
-        subjects.send(inbox.vhost, inbox.subject, messages)
+        for burst in bursts:
+            subjects.send_burst(inbox.vhost, inbox.subject, burst)
         slower = subjects.backlogged
         subjects.backlogged |= before
         return slower
 
     def wanted(self, inbox: Inbox, queue: bytes = b"") -> bool:
         return self._subjects.wanted_now(inbox.vhost, inbox.subject, queue)
+
+    def subscribed(self, inbox: Inbox) -> bool:
+        return self._subjects.subscribed_now(inbox.vhost, inbox.subject)
 
     def advise(self, vhost: str, subject: str, kind: str, now_ms: int, /, **more: Any) -> None:
         """Of something that happened: `kind` is the last of its type."""

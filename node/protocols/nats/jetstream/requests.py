@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 PREFIX: Final = b"$JS.API."
+#: What those with a domain put behind the domain's prefix as it is: keys and objects.
+STORES: Final = (b"$KV.", b"$O.")
+#: What concerns all nodes, or an account as a whole.
+ADMINISTRATION: Final = (b"$JS.API.META.", b"$JS.API.ACCOUNT.")
 
 
 class Call(NamedTuple):
@@ -17,6 +21,8 @@ class Call(NamedTuple):
 #: By verb: how many tokens there are behind it, of stream and consumer.
 _VERBS: Final = {
     "INFO": 0,
+    "META.LEADER.STEPDOWN": 0,
+    "ACCOUNT.PURGE": 1,  # the account
     "STREAM.NAMES": 0,
     "STREAM.LIST": 0,
     "STREAM.CREATE": 1,
@@ -41,6 +47,17 @@ _VERBS: Final = {
     "CONSUMER.MSG.NEXT": 2,
     "CONSUMER.DURABLE.CREATE": 2,
 }
+
+
+def prefix_of(domain: str) -> bytes:
+    """In the place of PREFIX, for clients that name the domain. Nothing without one."""
+    return b"$JS.%b.API." % domain.encode() if domain else b""
+
+
+def without_domain(subject: bytes, prefix: bytes) -> bytes:
+    """The same for those that name none."""
+    rest = subject[len(prefix) :]
+    return rest if rest.startswith(STORES) else PREFIX + rest
 
 
 def call_of(subject: bytes) -> Call | None:

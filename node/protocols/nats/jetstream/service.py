@@ -16,6 +16,7 @@ from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
 from node.protocols.nats.jetstream import requests
 from node.protocols.nats.jetstream.api import Api
+from node.protocols.nats.jetstream.archives import Archives
 from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.following import Following
@@ -31,11 +32,15 @@ from node.tasks import Tasks
 OWN: Final = b"$JS."
 OWN_TOKEN: Final = b"$JS"
 FLOW: Final = b"$JS.FC."
+SNAPSHOT: Final = b"$JS.SNAPSHOT."
 
 
 class Connection(Taker, Protocol):
     vhost: str
     in_flight: InFlight
+
+    @property
+    def administers(self) -> bool: ...
 
 
 class JetStream:
@@ -58,6 +63,7 @@ class JetStream:
         following = Following(cluster, reads, bodies, ingress, tasks)
         self.leading = Leading(cluster, post, following, tasks)
         self.api = Api(cluster, peer_rpc, subjects, self.leading, post, tasks)
+        self._archives = Archives(cluster, self.api, reads, ingress, post, peer_rpc, tasks)
         self.cursors = Cursors(cluster, peer_rpc, self.leading)
         counting = Counting(cluster, peer_rpc, publisher, tasks)
         self._storing = Storing(publisher, counting, ingress, post, tasks, self.leading.now_ms)
@@ -73,7 +79,7 @@ class JetStream:
         subject, vhost, subjects = message.subject, connection.vhost, self._subjects
         taken = False
         if subject.startswith(OWN):
-            taken = self._take(vhost, message)
+            taken = self._take(connection, message)
             if not subjects.begins(vhost, OWN_TOKEN):
                 return taken
         taken |= subjects.publish(vhost, message, connection)
@@ -100,13 +106,17 @@ class JetStream:
         vhost = connection.vhost
         return not self._subjects.begins(vhost, OWN_TOKEN) and self._settling.take_all(vhost, acks)
 
-    def _take(self, vhost: str, message: Publish) -> bool:
+    def _take(self, connection: Connection, message: Publish) -> bool:
         """What is for JetStream itself."""
-        subject = message.subject
+        subject, vhost = message.subject, connection.vhost
         if subject.startswith(ACK):
             return self._settling.take(vhost, message)
         if subject.startswith(requests.PREFIX):
+            if subject.startswith(requests.ADMINISTRATION) and not connection.administers:
+                return False
             return self._ask(vhost, message)
+        if subject.startswith(SNAPSHOT):
+            return self._archives.take(vhost, message)
         return subject.startswith(FLOW) and self._flow(vhost, subject)
 
     def end_of_read(self) -> None:

@@ -68,8 +68,7 @@ class Settling:
         info = self._cluster.queue_info(vhost, stream)
         if info is None or info.stream is None:
             return False
-        sequences = (int(sequence) for _, sequence in acks.found)
-        self._opened(info, consumer).said.done.update(dict.fromkeys(sequences))
+        self._opened(info, consumer).said.done.update(dict.fromkeys(acks.sequences))
         return True
 
     def _opened(self, info: QueueInfo, consumer: str) -> _Open:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.transforms import BadTransform, transform_of
@@ -33,6 +33,9 @@ SPAN_NS_MIN: Final = 100 * NS_PER_MS
 SUBJECTS_MAX: Final = 10_000
 #: Ours, and not shown: since when there is the stream, in ms since the epoch.
 CREATED: Final = "created_ms"
+
+#: What a stream mirrors while it is being restored: no stream of NATS's clients has such a name.
+RESTORED: Final = ".restore"
 
 #: Limits of which everything below 1 means: none.
 _LIMITS: Final = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
@@ -300,6 +303,22 @@ def changed(old: Config, new: Config) -> Config:
         raise invalid_stream("message TTL status can not be disabled")
     kept = {name: old[name] for name in ("first_seq", CREATED) if name in old}
     return {**{name: value for name, value in new.items() if name != "first_seq"}, **kept}
+
+
+def restored(config: Mapping[str, Any]) -> Config:
+    """That of a stream as long as it is being restored, which keeps all, and takes nothing from
+    clients.
+    """
+    kept = {name: config[name] for name in ("name", "num_replicas", "storage", "allow_msg_ttl")}
+    found = stream_config({**kept, "mirror": {"name": kept["name"]}})
+    found["mirror"] = {"name": RESTORED}
+    return found
+
+
+def is_restored(config: Mapping[str, Any] | None) -> bool:
+    """It is being restored."""
+    mirror = (config or {}).get("mirror")
+    return isinstance(mirror, dict) and cast("Config", mirror).get("name") == RESTORED
 
 
 def equal(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import json
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from node.version import PRODUCT_VERSION
+from tests.acceptance.bench import page
 from tests.acceptance.bench.compare import document, peers
 from tests.acceptance.bench.compare.brokers import Contender, Nats, Quorate, RabbitMq, stop_all
 from tests.acceptance.bench.compare.fsyncs import counted
@@ -36,7 +35,6 @@ from tests.acceptance.bench.compare.rows import (
 from tests.acceptance.bench.compare.workloads import FULL, QUICK, Scale
 from tests.acceptance.bench.measure import fsync_ms, machine_facts
 
-ROOT = Path(__file__).parents[4]
 ROUNDS = 5
 Makers = dict[str, Callable[[Path], Contender]]
 #: Of a row at one broker; what takes longer is told as failed.
@@ -163,7 +161,7 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
         "version": 1,
         "table": args.table,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
+        "commit": page.commit(),
         "quick": args.quick,
         "rounds": comparison.rounds,
         "minutes": round((time.monotonic() - start_s) / 60, 1),
@@ -175,15 +173,6 @@ async def compare(args: argparse.Namespace, folder: Path, console: Console) -> d
     }
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def _ended(*_: object) -> None:
-    signal.raise_signal(signal.SIGINT)  # which ends the nodes, too
-
-
 def main() -> int:
     args = arguments()
     results = args.output / args.table / "results.json"
@@ -191,7 +180,7 @@ def main() -> int:
         document.write(json.loads(results.read_text()), args.output)
         return 0
     console = Console(width=None if sys.stdout.isatty() else 160)
-    signal.signal(signal.SIGTERM, _ended)
+    page.end_nodes_when_ended()
     folder = Path(tempfile.mkdtemp(prefix="quorate-compare-"))
     try:
         found = asyncio.run(compare(args, folder, console))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.acceptance.bench.compare.rows import (
     measured,
 )
 from tests.acceptance.bench.measure import NOISY_PERCENT, percentile
+from tests.acceptance.bench.page import filled, host_of, markdown
 
 MET, MISSED = "✅", "❌"
 COLOURS = {True: "#009E73", False: "#D55E00"}
@@ -54,10 +55,7 @@ def text_of(document: Document) -> str:
         "others": _others(document),
         "fsyncs": _fsyncs(document),
     }
-    text = Path(__file__).with_name(f"{_table_of(document).name}.md").read_text()
-    for name, part in parts.items():
-        text = text.replace("{{" + name + "}}", part)
-    return text
+    return filled(Path(__file__).with_name(f"{_table_of(document).name}.md"), parts)
 
 
 def _table_of(document: Document) -> Table:
@@ -88,18 +86,13 @@ def spread(summary: Summary | None, unit: str = "") -> str:
 
 
 def _origin(document: Document) -> str:
-    machine, brokers = document["machine"], document["brokers"]
+    brokers = document["brokers"]
     rounds = f"{document['rounds']} round" + "s" * (document["rounds"] != 1)
     short = " of short runs (`QUICK=1`)" if document["quick"] else ""
     minutes = f"{document['minutes']:.0f} minutes"
-    host = (
-        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"Linux {machine['kernel']}, Python {machine['python']}. `fdatasync` of a small append: "
-        f"p50 {machine['fsync_p50_ms']:.2f} ms, p99 {machine['fsync_p99_ms']:.2f} ms."
-    )
     lines = [
         f"{document['date']}, commit `{document['commit']}`: {rounds}{short}, {minutes}.",
-        host,
+        host_of(document["machine"]),
         ", ".join(f"{TITLES[name]} {version}" for name, version in brokers.items()) + ".",
         *_load(document),
         *document["notes"],
@@ -122,10 +115,8 @@ def _load(document: Document) -> list[str]:
 
 
 def _table(document: Document) -> str:
-    lines = [
-        "| workload | figure | Quorate | peer | ratio | target | |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    headings = ("workload", "figure", "Quorate", "peer", "ratio", "target", "")
+    lines: list[Sequence[str]] = []
     before, met = None, 0
     for row, target, value in verdicts(document):
         ours = figure(document["runs"], row, QUORATE, target.figure)
@@ -143,17 +134,16 @@ def _table(document: Document) -> str:
             target.text,
             MET if target.met(value.median) else MISSED,
         )
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(cells)
         before = row
-    return "\n".join([*lines, "", f"{met} of {len(lines) - 2} targets that were measured are met."])
+    table = markdown(headings, lines)
+    return f"{table}\n\n{met} of {len(lines)} targets that were measured are met."
 
 
 def _others(document: Document) -> str:
     """All figures of all brokers."""
-    lines = [
-        "| workload | broker | rate /s | p50 ms | p99 ms | CPU us a message |",
-        "|---|---|---|---|---|---|",
-    ]
+    headings = ("workload", "broker", "rate /s", "p50 ms", "p99 ms", "CPU us a message")
+    lines: list[Sequence[str]] = []
     for row in _table_of(document).rows:
         title = row.title
         for broker in row.runs:
@@ -163,18 +153,16 @@ def _others(document: Document) -> str:
             ]
             if not any(found):
                 continue
-            lines.append("| " + " | ".join([title, TITLES[broker], *map(spread, found)]) + " |")
+            lines.append([title, TITLES[broker], *map(spread, found)])
             title = ""
-    return "\n".join(lines)
+    return markdown(headings, lines)
 
 
 def _fsyncs(document: Document) -> str:
     if not document.get("fsyncs"):
         return "Not counted in this run: `strace` was not there."
-    lines = [
-        "| workload | broker | messages | fsyncs of the three nodes | messages for one |",
-        "|---|---|---|---|---|",
-    ]
+    headings = ("workload", "broker", "messages", "fsyncs of the three nodes", "messages for one")
+    lines: list[Sequence[str]] = []
     titles, before = {row.name: row.title for row in _table_of(document).rows}, ""
     for each in document["fsyncs"]:
         total = sum(each["by_node"])
@@ -183,8 +171,8 @@ def _fsyncs(document: Document) -> str:
         title = titles[each["row"]] if each["row"] != before else ""
         before = each["row"]
         cells = (title, TITLES[each["broker"]], f"{each['messages']:,}")
-        lines.append("| " + " | ".join((*cells, by_node, share)) + " |")
-    return "\n".join(lines)
+        lines.append((*cells, by_node, share))
+    return markdown(headings, lines)
 
 
 def _draw_ratios(document: Document, path: Path) -> None:

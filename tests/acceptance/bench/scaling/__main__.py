@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import json
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,12 +19,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from node.version import PRODUCT_VERSION
+from tests.acceptance.bench import page
 from tests.acceptance.bench.measure import fsync_ms, machine_facts
 from tests.acceptance.bench.scaling import document
 from tests.acceptance.bench.scaling.dimensions import DIMENSIONS, FULL, QUICK
 from tests.acceptance.bench.scaling.sums import least_disturbed
 
-ROOT = Path(__file__).parents[4]
 #: Of one dimension; what takes longer is told as failed.
 DIMENSION_S_MAX = 600.0
 WIDTH = 140  # of the table when it goes to a file
@@ -96,15 +94,6 @@ def table_of(found: document.Document) -> Table:
     return table
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def _ended(*_: object) -> None:
-    signal.raise_signal(signal.SIGINT)  # which ends the nodes, too
-
-
 def main() -> int:
     args = arguments()
     results = args.output / "scaling" / "results.json"
@@ -116,7 +105,7 @@ def main() -> int:
         print(f"no dimension {', '.join(unknown)}; there are {', '.join(DIMENSIONS)}")
         return 2
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    signal.signal(signal.SIGTERM, _ended)
+    page.end_nodes_when_ended()
     folder = Path(tempfile.mkdtemp(prefix="quorate-scaling-"))
     start_s = time.monotonic()
     try:
@@ -124,7 +113,9 @@ def main() -> int:
         points, notes = asyncio.run(measure(names, args.quick, folder, console))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    before = earlier(results) if args.only or args.again else {"points": [], "notes": []}
+    before: dict[str, Any] = (
+        earlier(results) if args.only or args.again else {"points": [], "notes": []}
+    )
     old_points = [point for point in before["points"] if point["dimension"] not in names]
     if args.again:
         points = least_disturbed(before["points"], points)
@@ -134,7 +125,7 @@ def main() -> int:
     found: document.Document = {
         "version": 1,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
+        "commit": page.commit(),
         "product": PRODUCT_VERSION,
         "quick": args.quick,
         "minutes": round(before.get("minutes", 0) + (time.monotonic() - start_s) / 60, 1),

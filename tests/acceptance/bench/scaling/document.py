@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from chaos.report.canvas import GRID, draw, numbers
 from tests.acceptance.bench.measure import NOISY_PERCENT, percentile
+from tests.acceptance.bench.page import filled, host_of, markdown
 from tests.acceptance.bench.scaling import sums
 
 TEMPLATE = Path(__file__).with_name("scaling.md")
@@ -200,10 +201,7 @@ def text_of(document: Document) -> str:
         "plan": _plan(points),
         **{name: _sheet(points, name) for name in SHEETS},
     }
-    text = TEMPLATE.read_text()
-    for name, part in parts.items():
-        text = text.replace("{{" + name + "}}", part)
-    return text
+    return filled(TEMPLATE, parts)
 
 
 def number(value: float) -> str:
@@ -228,7 +226,6 @@ def line_of(dimension: str, series: str, at: float, figures: Figures) -> str:
 
 
 def _origin(document: Document) -> str:
-    machine = document["machine"]
     short = " of short points (`QUICK=1`)" if document["quick"] else ""
     others = [
         point["figures"]["others_percent"]
@@ -239,12 +236,7 @@ def _origin(document: Document) -> str:
         f"{document['date']}, commit `{document['commit']}`,"
         f" release {document['product']}: {document['minutes']:.0f} minutes{short}."
     )
-    host = (
-        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"Linux {machine['kernel']}, Python {machine['python']}. `fdatasync` of a small append: "
-        f"p50 {machine['fsync_p50_ms']:.2f} ms, p99 {machine['fsync_p99_ms']:.2f} ms."
-    )
-    lines = [run, host, *document["notes"]]
+    lines = [run, host_of(document["machine"]), *document["notes"]]
     if others:
         noisy = sum(each > NOISY_PERCENT for each in others)
         lines.append(
@@ -252,11 +244,6 @@ def _origin(document: Document) -> str:
             f" over {NOISY_PERCENT:.0f} % in {noisy} of {len(others)}."
         )
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _sheet(points: sums.Points, name: str) -> str:
@@ -285,7 +272,7 @@ def _sheet(points: sums.Points, name: str) -> str:
     if not rows:
         return "Not measured in this run."
     headings = [column.heading for column in sheet.columns]
-    return _markdown([sheet.first, *headings, "others, %"], rows).replace("nan", "–")
+    return markdown([sheet.first, *headings, "others, %"], rows).replace("nan", "–")
 
 
 def _loads(points: sums.Points) -> str:
@@ -301,7 +288,7 @@ def _loads(points: sums.Points) -> str:
         cost += f" + {sums.COPIES - 1} x {roles.follower_us:.0f} = {roles.sum_us:.0f}"
         needs = map(number, (load.cores, load.processes, load.machines))
         rows.append([load.title, cost, *needs, f"{load.rate:,.0f}"])
-    return _markdown(headings, rows)
+    return markdown(headings, rows)
 
 
 def _facts(points: sums.Points) -> dict[str, str]:
@@ -317,7 +304,7 @@ def _facts(points: sums.Points) -> dict[str, str]:
 
 def _plan(points: sums.Points) -> str:
     rows = [[line.what, line.sum, line.result] for line in sums.plan(points)]
-    return _markdown(["what", "sum", "result"], rows).replace("nan", "–")
+    return markdown(["what", "sum", "result"], rows).replace("nan", "–")
 
 
 def _draw(document: Document, path: Path) -> None:

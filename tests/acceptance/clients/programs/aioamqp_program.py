@@ -288,23 +288,4 @@ async def failover(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run(
-        {
-            "confirms": confirms,
-            "acks": acks,
-            "channel-error": channel_error,
-            "topic": topic,
-            "rpc": rpc,
-            "exclusive": exclusive,
-            "mandatory": mandatory,
-            "get": get,
-            "headers": headers,
-            "cancel": cancel,
-            "tx": tx,
-            "large": large,
-            "heartbeat": heartbeat,
-            "requeue": requeue,
-            "dead-letter": dead_letter,
-            "failover": failover,
-        }
-    )
+    program.run(vars())

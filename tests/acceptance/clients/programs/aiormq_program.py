@@ -208,20 +208,4 @@ async def failover(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run(
-        {
-            "confirms": confirms,
-            "acks": acks,
-            "channel-error": channel_error,
-            "exclusive": exclusive,
-            "mandatory": mandatory,
-            "get": get,
-            "headers": headers,
-            "cancel": cancel,
-            "tx": tx,
-            "large": large,
-            "heartbeat": heartbeat,
-            "requeue": requeue,
-            "failover": failover,
-        }
-    )
+    program.run(vars())

@@ -119,14 +119,4 @@ def failover(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run(
-        {
-            "confirms": confirms,
-            "acks": acks,
-            "channel-error": channel_error,
-            "topic": topic,
-            "get": get,
-            "large": large,
-            "failover": failover,
-        }
-    )
+    program.run(vars())

@@ -281,18 +281,4 @@ def shutdown(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run(
-        {
-            "confirms": confirms,
-            "acks": acks,
-            "channel-error": channel_error,
-            "results": results,
-            "chord": with_chord,
-            "control": control,
-            "revoke": revoke,
-            "countdown": countdown,
-            "acks-late": acks_late,
-            "failover": failover,
-            "shutdown": shutdown,
-        }
-    )
+    program.run({**vars(), "chord": with_chord})

@@ -176,16 +176,4 @@ def failover(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run(
-        {
-            "confirms": confirms,
-            "acks": acks,
-            "channel-error": channel_error,
-            "topic": topic,
-            "get": get,
-            "headers": headers,
-            "requeue": requeue,
-            "heartbeat": heartbeat,
-            "failover": failover,
-        }
-    )
+    program.run(vars())

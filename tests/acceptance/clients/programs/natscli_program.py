@@ -26,6 +26,19 @@ class Command:
 
     def __call__(self, line: str) -> str:
         """What it says. Raises if it fails."""
+        code, said = self._run(line)
+        if code != 0:
+            raise AssertionError(f"nats {line}: {code}: {said[-500:]}")
+        return said
+
+    def refused(self, line: str) -> str:
+        """What it says. Raises if it does not fail."""
+        code, said = self._run(line)
+        if code == 0:
+            raise AssertionError(f"nats {line}: it was done: {said[-500:]}")
+        return said
+
+    def _run(self, line: str) -> tuple[int, str]:
         done = subprocess.run(
             ["nats", *line.split()],
             cwd=self._folder,
@@ -37,9 +50,7 @@ class Command:
             check=False,
             text=True,
         )
-        if done.returncode != 0:
-            raise AssertionError(f"nats {line}: {done.returncode}: {done.stdout[-500:]}")
-        return done.stdout
+        return done.returncode, done.stdout
 
 
 def streams(given: Given) -> str:
@@ -92,6 +103,30 @@ def bench(given: Given) -> str:
     return f"{MESSAGES} messages, six ways"
 
 
+def backups(given: Given) -> str:
+    """Of a stream with a consumer in the middle of it, which is deleted and restored."""
+    with tempfile.TemporaryDirectory() as folder:
+        nats, name = Command(given, folder), given.name("cli").replace(".", "-")
+        nats(f"stream add {name} --subjects {name}.> --defaults")
+        nats(f"pub --count {MESSAGES} --jetstream {name}.new order-{{{{Count}}}} -q")
+        nats(f"stream rmm {name} 3 -f")
+        nats(f"consumer add {name} billing --pull --defaults")
+        nats(f"consumer next {name} billing --count 10 --raw")
+        before = json.loads(nats(f"stream info {name} --json"))
+        nats(f"stream backup {name} kept --consumers --no-progress")
+        refused = nats.refused("stream restore kept --no-progress")
+        equal("already" in refused, True, "what is said of a stream that is there")
+        nats(f"stream rm {name} -f")
+        nats("stream restore kept --no-progress")
+        after = json.loads(nats(f"stream info {name} --json"))
+        for part in ("config", "state"):
+            equal(after[part], before[part], part)
+        said = nats(f"consumer next {name} billing --count 1 --raw")
+        equal("order-12" in said, True, "what comes next")
+        nats(f"stream rm {name} -f")
+    return f"{MESSAGES} messages"
+
+
 def servers(given: Given) -> str:
     with tempfile.TemporaryDirectory() as folder:
         nats, count = Command(given, folder), len(given.urls)
@@ -109,4 +144,6 @@ def servers(given: Given) -> str:
 
 
 if __name__ == "__main__":
-    program.run({f"nats-{step.__name__}": step for step in (streams, stores, bench, servers)})
+    program.run(
+        {f"nats-{step.__name__}": step for step in (streams, stores, backups, bench, servers)}
+    )

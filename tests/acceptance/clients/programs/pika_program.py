@@ -431,7 +431,7 @@ def streams(given: Given) -> str:
     return f"{len(wanted)} readers, each from its own place"
 
 
-def streams_killed(given: Given) -> str:
+def streams_kill(given: Given) -> str:
     name = given.name("streams-kill")
     with opened(given.url) as channel:
         channel.queue_declare(name, durable=True, arguments=STREAM)
@@ -465,26 +465,5 @@ def streams_killed(given: Given) -> str:
     return f"{detail}; {len(readers)} readers that stayed connected: in order, no gap, none again"
 
 
-STEPS = {
-    "confirms": confirms,
-    "acks": acks,
-    "channel-error": channel_error,
-    "failover": failover,
-    "topic": topic,
-    "rpc": rpc,
-    "exclusive": exclusive,
-    "mandatory": mandatory,
-    "get": get,
-    "headers": headers,
-    "cancel": cancel,
-    "tx": tx,
-    "large": large,
-    "heartbeat": heartbeat,
-    "requeue": requeue,
-    "dead-letter": dead_letter,
-    "streams": streams,
-    "streams+kill": streams_killed,
-}
-
 if __name__ == "__main__":
-    program.run(STEPS)
+    program.run(vars())

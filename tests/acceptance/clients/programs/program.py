@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import sys
 import threading
 import time
@@ -77,13 +78,14 @@ def say(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def run(steps: Mapping[str, Step]) -> None:
-    """The `main` of a program."""
+def run(steps: Mapping[str, Any]) -> None:
+    """The `main` of a program. `steps`: by name, or the functions of the program, named so."""
     asked = json.loads(sys.argv[1])
     given = Given(asked["urls"], asked["prefix"], asked.get("websockets", []))
     for name in asked["steps"]:
         try:
-            if (step := steps.get(name)) is None:
+            step: Step | None = steps.get(name, steps.get(re.sub(r"[-+]", "_", name)))
+            if step is None:
                 raise NotOfferedError("no part of its program")
             detail = step(given)
             if inspect.iscoroutine(detail):

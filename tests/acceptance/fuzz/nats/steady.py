@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import TimeoutError as NoAnswer
-from nats.js.errors import FetchTimeoutError
 
 from quorate.local import LocalNode
 
@@ -126,7 +124,7 @@ class SteadyNats:
         while True:
             try:
                 messages = await consumer.fetch(BATCH, timeout=1)
-            except (NoAnswer, FetchTimeoutError):
+            except TimeoutError:  # of nats-py, in three kinds: none within the second
                 continue
             except Exception as error:  # noqa: BLE001 - as above
                 self.findings.append(f"the reader of {stream} failed: {error!r}")

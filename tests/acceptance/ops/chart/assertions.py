@@ -93,11 +93,14 @@ def selectors(found: list[Object]) -> list[str]:
     for each in found:
         name, spec = f"{each['kind']} {each['metadata']['name']}", each.get("spec", {})
         if each["kind"] == "Service":
-            asked.append((name, spec["selector"]))
+            asked.append((name, dict(spec["selector"])))
         elif each["kind"] in {"StatefulSet", "PodDisruptionBudget", "PodMonitor"}:
             asked.append((name, spec["selector"]["matchLabels"]))
         elif each["kind"] == "NetworkPolicy":
             asked.append((name, spec["podSelector"]["matchLabels"]))
+    for _, labels in asked:  # what the StatefulSet gives each pod
+        of_pod = labels.pop("statefulset.kubernetes.io/pod-name", None)
+        assert of_pod is None or of_pod.startswith(stateful_set(found)["metadata"]["name"])
     wrong = [f"{name}: selects no node" for name, labels in asked if not _within(labels, nodes)]
     wrong += [
         f"{name}: selects {other} too"
@@ -123,26 +126,35 @@ def security(found: list[Object]) -> list[str]:
     wrong: list[str] = []
     for name, spec in _pods(found):
         pod_context = spec["securityContext"]
+        # OpenShift gives both, and refuses pods that name others.
+        given = pod_context.keys().isdisjoint({"runAsUser", "fsGroup"})
         rules: dict[str, bool] = {
             "has a token": spec["automountServiceAccountToken"] is False,
             "has links to services": spec["enableServiceLinks"] is False,
-            "may be root": pod_context["runAsNonRoot"] and pod_context["runAsUser"] == UID,
-            "cannot read its volumes": pod_context["fsGroup"] == UID,
-            "changes owners at each start": pod_context["fsGroupChangePolicy"] == "OnRootMismatch",
+            "may be root": pod_context["runAsNonRoot"]
+            and (given or pod_context["runAsUser"] == UID),
+            "cannot read its volumes": given or pod_context["fsGroup"] == UID,
+            "changes owners at each start": given
+            or pod_context["fsGroupChangePolicy"] == "OnRootMismatch",
         }
-        for each in spec["containers"]:
+        for each in spec["containers"] + spec.get("initContainers", []):
             context = each["securityContext"]
-            rules |= {
-                "writes to its root": context["readOnlyRootFilesystem"] is True,
-                "has capabilities": context["capabilities"] == {"drop": ["ALL"]},
-                "may gain rights": context["allowPrivilegeEscalation"] is False,
-                "has any system call": context["seccompProfile"] == {"type": "RuntimeDefault"},
-                "has no /tmp": "/tmp" in {mount["mountPath"] for mount in each["volumeMounts"]},
-                "may use more memory than it asks for": each["resources"]["requests"]["memory"]
-                == each["resources"]["limits"]["memory"],
-            }
+            wrong += _of_container(f"{name} {each['name']}", each, pod_context | context)
         wrong += [f"{name}: {rule}" for rule, holds in rules.items() if not holds]
     return wrong
+
+
+def _of_container(name: str, each: Object, context: Object) -> list[str]:
+    rules: dict[str, bool] = {
+        "writes to its root": context["readOnlyRootFilesystem"] is True,
+        "has capabilities": context["capabilities"] == {"drop": ["ALL"]},
+        "may gain rights": context["allowPrivilegeEscalation"] is False,
+        "has any system call": context["seccompProfile"] == {"type": "RuntimeDefault"},
+        "has no /tmp": "/tmp" in {mount["mountPath"] for mount in each["volumeMounts"]},
+        "may use more memory than it asks for": each["resources"]["requests"]["memory"]
+        == each["resources"]["limits"]["memory"],
+    }
+    return [f"{name}: {rule}" for rule, holds in rules.items() if not holds]
 
 
 def _pods(found: list[Object]) -> list[tuple[str, Object]]:
@@ -189,13 +201,22 @@ def settings(found: list[Object]) -> list[str]:
         name = stateful_set(found)["spec"]["serviceName"]
         if not re.fullmatch(rf"{each.node}\.{name}\.{NAMESPACE}\.svc\.[a-z0-9.]+:7070", own):
             wrong.append(f"{each.node}: is known as {own}")
-        if each.http_advertise != own.replace(":7070", ":8080"):
+        if each.http_advertise != (_outside(found, each.node) or own.replace(":7070", ":8080")):
             wrong.append(f"{each.node}: sends clients to {each.http_advertise}")
     first = int(stateful_set(found)["metadata"]["annotations"]["quorate/initial-nodes"])
     joining = [int(each.node.rpartition("-")[2]) for each in nodes if each.join]
     if joining != list(range(first, stateful_set(found)["spec"]["replicas"])):
         wrong.append(f"nodes {joining} join a cluster that began with {first}")
     return wrong
+
+
+def _outside(found: list[Object], node: str) -> str | None:
+    """Where clients from outside find it: the name that its own Service is given in the DNS."""
+    for each in of_kind(found, "Service"):
+        if each["metadata"]["name"] == node:
+            (name,) = each["metadata"]["annotations"].values()
+            return f"{name}:8080"
+    return None
 
 
 def _loaded(found: list[Object]) -> list[Settings]:

@@ -18,6 +18,7 @@ KUBERNETES = ("1.27", "1.32", "1.37")
 # Kinds that Kubernetes' own schemas do not have: the models of their makers' CRDs judge them.
 FOREIGN = {
     "PodMonitor": "prometheus-operator/monitoring.coreos.com/v1",
+    "ServiceMonitor": "prometheus-operator/monitoring.coreos.com/v1",
     "PrometheusRule": "prometheus-operator/monitoring.coreos.com/v1",
     "Certificate": "cert-manager/cert-manager.io/v1",
     "Issuer": "cert-manager/cert-manager.io/v1",

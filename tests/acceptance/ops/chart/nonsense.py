@@ -143,7 +143,59 @@ NONSENSE = [
         _set("replicas=4", "tls.mode=existingSecret", "terminationGracePeriodSeconds=1"),
         ["replicas: 4", "tls.existingSecret: name", "terminationGracePeriodSeconds: 1 s"],
     ),
+    Nonsense(
+        "both monitors",
+        _set("monitoring.podMonitor.enabled=true", "monitoring.serviceMonitor.enabled=true"),
+        ["monitoring: podMonitor and serviceMonitor", "enable one of the two"],
+    ),
+    Nonsense(
+        "an ingress of no host", _set("ingress.enabled=true"), ["ingress.host: give the name"]
+    ),
+    Nonsense(
+        "an image that no registry has",
+        _set("image.repository="),
+        ["image.repository: no registry has an image", "make image", "give image.repository"],
+    ),
+    Nonsense(
+        "nodes without addresses",
+        _set("nodeServices.enabled=true"),
+        ["nodeServices.domain: give the domain"],
+    ),
+    Nonsense(
+        "clients from outside, whom the policy keeps out",
+        _set(
+            "nodeServices.enabled=true",
+            "nodeServices.domain=mq.example.org",
+            "networkPolicy.anyClient=false",
+        ),
+        ["nodeServices: networkPolicy.anyClient=false", "networkPolicy.extraIngress"],
+    ),
+    Nonsense(
+        "definitions from two places",
+        _set("definitions.existingSecret=a", "definitions.existingConfigMap=b"),
+        ["definitions: give one of"],
+    ),
+    Nonsense(
+        "definitions of nothing",
+        _set("definitions.onUpgrade=true"),
+        ["definitions.onUpgrade: there is nothing to import"],
+    ),
+    Nonsense(
+        "a backup without a volume",
+        _set("backup.enabled=true"),
+        ["backup: give one of backup.existingClaim and backup.size"],
+    ),
+    Nonsense("a volume without a backup", _set("backup.size=1Gi"), ["backup.enabled: is false"]),
+    Nonsense(
+        "an upload of no command",
+        _set("backup.enabled=true", "backup.size=1Gi", "backup.upload.image=rclone"),
+        ["backup.upload: give image and command"],
+    ),
     # --- what the schema refuses ---
+    Nonsense("no backup is kept", _set("backup.keep=0"), ["backup.keep", "greater than or equal"]),
+    Nonsense(
+        "no address", _set("monitoring.rules.runbookUrl=wiki"), ["runbookUrl", "match pattern"]
+    ),
     Nonsense("a key that is not there", _set("replica=3"), ["replica"]),
     Nonsense("a key that is not there, deeper", _set("image.tags=1"), ["image", "tags"]),
     Nonsense("deeper still", _set("tls.certManager.issuer.nam=x"), ["issuer", "nam"]),

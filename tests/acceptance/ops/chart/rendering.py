@@ -69,8 +69,8 @@ def render(
     words += [f"--api-versions={each}" for each in apis]
     if kubernetes is not None:
         words.append(f"--kube-version={kubernetes}")
-    if values is not None:
-        words.append(f"--values={values}")
+    # The chart names no image of its own, so without values there are at least those of `default`.
+    words.append(f"--values={values or case('default').values}")
     done = run_helm(*words, *flags)
     if done.returncode:
         raise RenderFailed(done.stderr.strip())

@@ -55,6 +55,7 @@ def test_the_cases_cover_what_the_chart_can_make():
         "Certificate",
         "ConfigMap",
         "CronJob",
+        "Ingress",
         "Issuer",
         "Job",
         "NetworkPolicy",
@@ -66,6 +67,7 @@ def test_the_cases_cover_what_the_chart_can_make():
         "Secret",
         "Service",
         "ServiceAccount",
+        "ServiceMonitor",
         "StatefulSet",
     }
 

@@ -52,6 +52,54 @@ async def run(script: str, **environment: str) -> tuple[int, str]:
     return process.returncode, out.decode()
 
 
+def job_script(case: str, kind: str, local: LocalCluster, folder: Path) -> tuple[str, Object]:
+    """Of a Job or CronJob of a case, and its environment, with loopback for the pods' names."""
+    (found,) = of_kind(objects(case), kind)
+    spec = found["spec"] if kind == "Job" else found["spec"]["jobTemplate"]["spec"]
+    spec = spec["template"]["spec"]
+    first = (spec.get("initContainers") or spec["containers"])[0]
+    assert first["command"] == ["sh", "-euc"]
+    environment = {each["name"]: each["value"] for each in first["env"]}
+    assert environment["QUORATE_URL"].count(":8080") == 3
+    environment |= {"QUORATE_URL": ",".join(urls(local)), "HOME": str(folder)}
+    (script,) = first["args"]
+    script = re.sub(r"/(secrets|tmp|definitions)/", f"{folder}/", script)
+    return script.replace("/backups", f"{folder}/backups"), environment
+
+
+async def test_definitions_are_there_after_the_install(local: LocalCluster, tmp_path: Path):
+    (given,) = [each for each in of_kind(objects("outside"), "Secret") if "stringData" in each]
+    (tmp_path / "definitions.json").write_text(given["stringData"]["definitions.json"])
+    script, environment = job_script("outside", "Job", local, tmp_path)
+
+    for _ in range(2):  # a try that was cut short is repeated
+        code, out = await run(script, **environment)
+        assert code == 0, out
+
+    code, out = await run(
+        f"quorate --password-file {tmp_path}/password queue list --json", **environment
+    )
+    assert code == 0, out
+    assert '"orders"' in out
+
+
+async def test_backups_are_made_verified_and_kept_for_a_while(local: LocalCluster, tmp_path: Path):
+    script, environment = job_script("backup", "CronJob", local, tmp_path)
+    script = script.replace("--keep 24", "--keep 2")
+    backups = tmp_path / "backups"
+    for name in ("2026-01-01T00-00-00Z", "2026-01-02T00-00-00Z", "of-mine"):
+        (backups / name).mkdir(parents=True)  # nothing in them: runs that did not end
+    made: list[str] = []
+    for _ in range(3):
+        code, out = await run(script, **environment)
+        assert code == 0, out
+        assert ": whole; cluster" in out
+        made.append(max(each.name for each in backups.iterdir() if each.name[0] == "2"))
+
+    assert len(set(made)) == 3
+    assert sorted(each.name for each in backups.iterdir()) == [*made[1:], "of-mine"]
+
+
 def pod(name: str) -> Object:
     (found,) = [
         each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -95,6 +96,57 @@ def test_rules_and_dashboards_are_in_the_release_as_they_are_in_their_files():
     assert "{{ $labels" in yaml.safe_dump(rules["spec"])
     board = (CHART / "files/dashboards/quorate.json").read_text()
     assert boards["data"]["quorate.json"].strip() == board.strip()
+
+
+def test_every_alert_links_to_its_runbook_where_it_is_served():
+    (rules,) = of_kind(objects("openshift"), "PrometheusRule")
+    alerts = [each for group in rules["spec"]["groups"] for each in group["rules"]]
+    alerts = [each for each in alerts if "alert" in each]
+
+    assert len(alerts) > 20
+    assert {each["annotations"]["runbook_url"] for each in alerts} == {
+        f"https://docs.example.org/quorate/metrics/#{each['alert'].lower()}" for each in alerts
+    }
+
+
+def test_a_service_monitor_reads_each_node_once():
+    found = objects("openshift")
+    (monitor,) = of_kind(found, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [e for e in of_kind(found, "Service") if wanted <= e["metadata"]["labels"].items()]
+
+    assert of_kind(found, "PodMonitor") == []
+    assert [each["spec"]["clusterIP"] for each in services] == ["None"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["path"] == "/metrics"
+    assert endpoint["port"] in {each["name"] for each in services[0]["spec"]["ports"]}
+
+
+def test_uids_and_affinity_may_be_given_instead_of_the_charts():
+    found = objects("openshift")
+    spec = stateful_set(found)["spec"]["template"]["spec"]
+    contexts = [spec["securityContext"], *[c["securityContext"] for c in spec["containers"]]]
+
+    assert not any(each.keys() & {"runAsUser", "runAsGroup", "fsGroup"} for each in contexts)
+    assert [*spec["affinity"]["podAntiAffinity"]] == [
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert [each["minDomains"] for each in spec["topologySpreadConstraints"]] == [3]
+
+
+def test_an_ingress_leads_to_http_of_nodes_that_are_ready():
+    found = objects("openshift")
+    (ingress,) = of_kind(found, "Ingress")
+    (rule,) = ingress["spec"]["rules"]
+    target = rule["http"]["paths"][0]["backend"]["service"]
+    (service,) = [e for e in of_kind(found, "Service") if e["metadata"]["name"] == target["name"]]
+
+    assert rule["host"] == "quorate.apps.example.org"
+    assert ingress["spec"]["tls"] == [
+        {"hosts": ["quorate.apps.example.org"], "secretName": "quorate-web"}
+    ]
+    assert "publishNotReadyAddresses" not in service["spec"]
+    assert target["port"]["name"] in {each["name"] for each in service["spec"]["ports"]}
 
 
 def test_each_endpoint_of_metrics_is_a_job_of_its_own():
@@ -210,3 +262,99 @@ def test_whole_numbers_stay_whole_and_shares_do_not():
     assert "connections_max = 20000\n" in text
     assert "memory_high_watermark = 0.5" in text
     assert "retain_hours = 1.5" in text
+
+
+def test_clients_from_outside_are_sent_to_names_that_they_know():
+    found = objects("outside")
+    services = {each["metadata"]["name"]: each for each in of_kind(found, "Service")}
+    environment = {each["name"]: each.get("value") for each in container(found)["env"]}
+
+    told = {name: value for name, value in environment.items() if name.endswith("_ADVERTISE")}
+    assert told == {
+        "QUORATE_HTTP_ADVERTISE": "$(QUORATE_NODE).mq.example.org:8080",
+        "QUORATE_AMQP_ADVERTISE": "$(QUORATE_NODE).mq.example.org:5672",
+        "QUORATE_HTTPS_ADVERTISE": "$(QUORATE_NODE).mq.example.org:8443",
+    }
+    for ordinal in range(3):
+        service = services[f"mq-quorate-{ordinal}"]
+        assert service["metadata"]["annotations"] == {
+            "external-dns.alpha.kubernetes.io/hostname": f"mq-quorate-{ordinal}.mq.example.org"
+        }
+        spec = service["spec"]
+        assert spec["type"] == "LoadBalancer"
+        assert spec["selector"]["statefulset.kubernetes.io/pod-name"] == f"mq-quorate-{ordinal}"
+        assert {each["name"] for each in spec["ports"]} == {"http", "amqp", "amqps", "https"}
+    (certificate,) = of_kind(found, "Certificate")
+    assert "*.mq.example.org" in certificate["spec"]["dnsNames"]
+    # Nodes find each other by the names that they always had.
+    assert "mq.example.org" not in settings_files(found)["quorate.toml"]
+
+
+def test_definitions_are_imported_once_or_at_each_upgrade():
+    (once,) = of_kind(objects("outside"), "Job")
+    (again,) = of_kind(objects("existing-secret"), "Job")
+    (of_map,) = of_kind(objects("backup"), "Job")
+
+    hooks = [each["metadata"]["annotations"]["helm.sh/hook"] for each in (once, again)]
+    assert hooks == ["post-install", "post-install,post-upgrade"]
+    (given,) = [each for each in of_kind(objects("outside"), "Secret") if "stringData" in each]
+    read = json.loads(given["stringData"]["definitions.json"])
+    assert [each["name"] for each in read["queues"]] == ["orders"]
+
+    def source(job: Object) -> Object:
+        volumes = job["spec"]["template"]["spec"]["volumes"]
+        return next(each for each in volumes if each["name"] == "definitions")
+
+    assert source(once)["secret"]["secretName"] == given["metadata"]["name"]
+    assert source(again)["secret"]["secretName"] == "shop-definitions"
+    assert source(of_map)["configMap"]["name"] == "shop-definitions"
+
+
+def test_backups_go_to_a_volume_and_on_to_a_store():
+    (job,) = of_kind(objects("outside"), "CronJob")
+    spec = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (made,), (sent,) = spec["initContainers"], spec["containers"]
+
+    assert "backup /backups --keep 14" in made["args"][0]
+    assert sent["command"] == ["rclone", "sync", "/backups", "store:quorate"]
+    assert sent["envFrom"] == [{"secretRef": {"name": "rclone-environment"}}]
+    (mount,) = [each for each in sent["volumeMounts"] if each["name"] == "backups"]
+    assert mount["readOnly"] is True
+    (claim,) = of_kind(objects("outside"), "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+    (plain,) = of_kind(objects("backup"), "CronJob")
+    assert plain["spec"]["schedule"] == "@hourly"
+    spec = plain["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["containers"]] == ["backup"]
+    assert of_kind(objects("backup"), "PersistentVolumeClaim") == []
+
+
+def test_jobs_of_the_release_are_let_in_where_pods_need_a_label():
+    flags = ["--set=networkPolicy.anyClient=false", "--set=nodeServices.enabled=false"]
+    found = rendered(*flags, values=case("outside").values)
+    (policy,) = of_kind(found, "NetworkPolicy")
+    selectors = [each["podSelector"] for each in policy["spec"]["ingress"][1]["from"]]
+    (own,) = [each for each in selectors if "matchExpressions" in each]
+
+    jobs = {
+        of_kind(found, kind)[0]["metadata"]["labels"]["app.kubernetes.io/component"]
+        for kind in ("Job", "CronJob")
+    }
+    assert jobs <= set(own["matchExpressions"][0]["values"])
+
+
+def test_during_a_rotation_nodes_are_told_where_the_former_secrets_are():
+    quiet = settings_files(rendered())["quorate.toml"]
+    assert "previous" not in quiet
+
+    flags = ["--set-string=secrets.rotation=2026-11", "--set=secrets.existingSecret=s"]
+    found = rendered(*flags)
+    settings = tomllib.loads(settings_files(found)["quorate.toml"])
+    volumes = stateful_set(found)["spec"]["template"]["spec"]["volumes"]
+    sources = next(each for each in volumes if each["name"] == "settings")["projected"]["sources"]
+    (former,) = [each["secret"] for each in sources if each.get("secret", {}).get("optional")]
+    paths = {f"/etc/quorate/{each['path']}" for each in former["items"]}
+
+    assert paths == {settings["previous_secret_file"], settings["previous_default_password_file"]}
+    assert former["name"] == "s"

@@ -13,6 +13,7 @@ from tests.acceptance.ops.lifecycle.cluster import Cluster, CommandFailed, Objec
 
 RELEASE = "mq"
 NAME = "mq-quorate"
+IMAGE = "--set=image.repository=registry.example.org/quorate"
 WAIT = ("--wait", "--timeout", "240s")
 
 
@@ -31,12 +32,12 @@ class Life:
 
     async def apply(self, command: str, *arguments: str, chart: str = str(CHART)) -> str:
         """Install or upgrade, and wait."""
-        return await self.helm(command, chart, *arguments, *self.cluster.flags, *WAIT)
+        return await self.helm(command, chart, IMAGE, *arguments, *self.cluster.flags, *WAIT)
 
     async def refused(self, *arguments: str) -> str:
         return await self.cluster.refused(
             *("upgrade", RELEASE, str(CHART), f"--namespace={self.namespace}"),
-            *(*arguments, *self.cluster.flags),
+            *(IMAGE, *arguments, *self.cluster.flags),
         )
 
     async def stateful_set(self) -> Object:
@@ -59,6 +60,12 @@ class Life:
 
 def _checksum(whole: Object) -> str:
     return whole["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+
+async def refuse_no_image(life: Life) -> str:
+    said = await life.cluster.refused("install", RELEASE, str(CHART), *life.cluster.flags)
+    assert "give image.repository=REGISTRY/quorate" in said, said
+    return "an install without values is refused: it says how to come by an image"
 
 
 async def install(life: Life) -> str:
@@ -97,11 +104,32 @@ async def upgrade_of_nothing(life: Life) -> str:
     return "the StatefulSet is as before: nothing restarts"
 
 
+async def rotate(life: Life) -> str:
+    """Both secrets hold while nodes change over; then those of before are void."""
+    before = await life.live_secret()
+    await life.apply("upgrade", "--set=config.logLevel=debug", "--set-string=secrets.rotation=1")
+    during = await life.live_secret()
+    for name in ("cluster-secret", "admin-password"):
+        assert during[name] != before[name], f"{name} is as before"
+        assert during[f"previous-{name}"] == before[name], f"nodes that have the old {name} are out"
+    settings = (await life.cluster.item("configmaps", life.namespace, NAME))["data"]["quorate.toml"]
+    assert "previous_secret_file" in settings, settings
+    await life.apply("upgrade", "--set=config.logLevel=debug", "--set-string=secrets.rotation=1")
+    assert await life.live_secret() == during, "the same rotation made new secrets again"
+    await life.apply("upgrade", "--set=config.logLevel=debug")
+    after = await life.live_secret()
+    assert after == {name: during[name] for name in before}, "those of before are still good"
+    await life.apply("upgrade", "--set=config.logLevel=debug")
+    life.secret = after
+    assert await life.live_secret() == life.secret
+    return "new secrets beside those of before, and then alone; an upgrade after that keeps them"
+
+
 async def template_with_lookup(life: Life) -> str:
-    rendered = await life.helm("template", str(CHART), "--dry-run=server")
+    rendered = await life.helm("template", str(CHART), IMAGE, "--dry-run=server")
     secrets = [each for each in yaml.safe_load_all(rendered) if each and each["kind"] == "Secret"]
     assert [each["data"] for each in secrets] == [life.secret]
-    blind = await life.helm("template", str(CHART))
+    blind = await life.helm("template", str(CHART), IMAGE)
     secrets = [each for each in yaml.safe_load_all(blind) if each and each["kind"] == "Secret"]
     assert [set(each["data"]) for each in secrets] == [set(life.secret)]
     assert secrets[0]["data"] != life.secret, "helm template saw a cluster"
@@ -216,6 +244,7 @@ async def every_case(life: Life) -> str:
 
 Step = Callable[[Life], Awaitable[str]]
 STEPS: dict[str, Step] = {
+    "install without an image": refuse_no_image,
     "install --wait": install,
     "get notes": notes,
     "upgrade, other settings": upgrade,
@@ -227,6 +256,7 @@ STEPS: dict[str, Step] = {
     "rollback": rollback,
     "test": helm_test,
     "history": history,
+    "rotation of secrets": rotate,
     "uninstall": uninstall,
     "install again": install_again,
     "upgrade from earlier versions": from_earlier_versions,

@@ -22,10 +22,14 @@ KINDS: dict[str, list[tuple[str, str, bool, list[str]]]] = {
     ],
     "apps/v1": [("statefulsets", "StatefulSet", True, ["sts"])],
     "policy/v1": [("poddisruptionbudgets", "PodDisruptionBudget", True, ["pdb"])],
-    "networking.k8s.io/v1": [("networkpolicies", "NetworkPolicy", True, ["netpol"])],
+    "networking.k8s.io/v1": [
+        ("networkpolicies", "NetworkPolicy", True, ["netpol"]),
+        ("ingresses", "Ingress", True, ["ing"]),
+    ],
     "batch/v1": [("jobs", "Job", True, []), ("cronjobs", "CronJob", True, ["cj"])],
     "monitoring.coreos.com/v1": [
         ("podmonitors", "PodMonitor", True, []),
+        ("servicemonitors", "ServiceMonitor", True, []),
         ("prometheusrules", "PrometheusRule", True, []),
     ],
     "cert-manager.io/v1": [

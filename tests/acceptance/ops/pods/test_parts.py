@@ -184,6 +184,7 @@ async def test_volumes_hold_what_the_manifest_names(
               sources:
                 - configMap: {name: settings}
                 - secret: {name: keys, items: [{key: cluster-secret, path: secrets/cluster-secret}]}
+                - secret: {name: keys, optional: true, items: [{key: former, path: secrets/former}]}
                 - downwardAPI:
                     items: [{path: pod/app, fieldRef: {fieldPath: "metadata.labels['app']"}}]
           - {name: tmp, emptyDir: {}}

@@ -92,11 +92,13 @@ def _files(
         if key in source:
             asked: Mapping[str, Any] = source[key]
             name = asked.get("secretName") or asked["name"]
-            data = manifest.data_of(kind, name, optional=bool(asked.get("optional")))
+            optional = bool(asked.get("optional"))  # of its keys, too
+            data = manifest.data_of(kind, name, optional=optional)
             every: list[Spec] = [{"key": each, "path": each} for each in data]
             items: Sequence[Spec] = asked.get("items") or every
             for item in items:
-                yield item["path"], data[item["key"]], item.get("mode")
+                if item["key"] in data or not optional:
+                    yield item["path"], data[item["key"]], item.get("mode")
             return
     if "downwardAPI" in source:
         for item in source["downwardAPI"].get("items") or ():

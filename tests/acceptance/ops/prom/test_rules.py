@@ -45,7 +45,7 @@ def expectations(alert: str) -> list[list[str]]:
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        ["promtool", *map(str, arguments)], capture_output=True, text=True, check=False
     )
 
 

@@ -15,7 +15,7 @@ from cluster.machine.stream.settings import (
     ASKED_TTL_MS,
 )
 from cluster.types import QueueId
-from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, ranges, word_of
+from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, word_of
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import asked, status, with_fields
 from node.protocols.nats.jetstream.requests import Call, call_of, type_of
@@ -36,6 +36,8 @@ class TestRequests:
             ("STREAM.INFO.S", Call("STREAM.INFO", "S")),
             ("STREAM.MSG.GET.S", Call("STREAM.MSG.GET", "S")),
             ("STREAM.LEADER.STEPDOWN.S", Call("STREAM.LEADER.STEPDOWN", "S")),
+            ("META.LEADER.STEPDOWN", Call("META.LEADER.STEPDOWN")),
+            ("ACCOUNT.PURGE./", Call("ACCOUNT.PURGE", "/")),
             ("CONSUMER.CREATE.S", Call("CONSUMER.CREATE", "S")),
             ("CONSUMER.CREATE.S.c", Call("CONSUMER.CREATE", "S", "c")),
             ("CONSUMER.CREATE.S.c.a.>", Call("CONSUMER.CREATE", "S", "c", "a.>")),
@@ -152,10 +154,6 @@ class TestAcks:
             [],
             [],
         )
-
-    def test_sequences_become_ranges(self):
-        assert ranges([5, 1, 2, 3, 9, 10]) == [(1, 3), (5, 5), (9, 10)]
-        assert ranges([]) == []
 
 
 class TestTimes:

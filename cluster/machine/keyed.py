@@ -1,0 +1,419 @@
+"""Ready messages of a queue with message groups: of one key, one is in flight at a time.
+
+A key is free while a message of it is ready and none is in flight. Free keys stand in a ring: the
+first gives its oldest message and is held until that is settled, dead-lettered or back; then it
+goes to the end, if it has more. So a key with many messages takes its turn as one with few does.
+Messages without a key are free, in the order of positions; while both wait, they and the keys
+take turns. One that is returned and shall wait for its retry holds its key all the while, since
+nothing may overtake it.
+
+Whatever goes by position (limits, expiry, browsing) sees all ready messages, held keys or not.
+What a message costs does not grow with the number of keys or messages, but for what a heap does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, nlargest, nsmallest
+from typing import Any, NamedTuple
+
+from cluster.machine.runs import RangeMap, ranges_of
+from cluster.machine.store import CHAIN_FACTOR, CHAIN_MASK, pack, unpack
+
+#: A heap may hold so many positions that are ready no longer before they are thrown out.
+STALE_MIN = 64
+
+
+class HeldKey(NamedTuple):
+    """A key that others wait for."""
+
+    name: str
+    waiting: int  # ready messages of it
+    position: int  # of the one they wait for
+
+
+class _Key:
+    """While any message of it is in the queue."""
+
+    __slots__ = ("holder", "live", "name", "ready", "waiting")
+
+    def __init__(self, name: str, ready: int | None = None) -> None:
+        """`ready`: its first message."""
+        self.name = name
+        # A heap of those that are ready; what was cut is passed over.
+        self.waiting = [] if ready is None else [ready]
+        self.live = self.ready = len(self.waiting)  # live: wherever in the queue they are
+        self.holder = 0  # the position that is in flight, or waits for its retry; 0: none
+
+
+class KeyedReady:
+    """In the place of `ReadyMessages`, and as that; there are no priorities."""
+
+    __slots__ = (
+        "_by_name",
+        "_chain",
+        "_end",
+        "_keys",
+        "_loose",
+        "_loose_count",
+        "_loose_next",
+        "_order",
+        "_ready",
+        "_ring",
+    )
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, _Key] = {}
+        self._keys: dict[int, _Key] = {}  # of all messages that have one, in the order of positions
+        self._ready: set[int] = set()
+        self._ring: OrderedDict[_Key, None] = OrderedDict()  # exactly the free ones
+        self._order: list[int] = []  # heaps of ready positions, with some that are so no longer:
+        self._loose: list[int] = []  # of all, and of those without a key
+        self._end = 0  # none that is ready is behind it
+        self._loose_count = 0
+        self._loose_next = False  # whose turn it is
+        self._chain = 0  # of all that happened: equal histories have equal chains
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def enter(self, first: int, names: Sequence[str | None]) -> None:
+        """As `name` and `add`: new messages with these keys are ready."""
+        self._mix(first)
+        by_name, keys, ring = self._by_name, self._keys, self._ring
+        for position, name in enumerate(names, first):
+            if name is None:
+                self._loose.append(position)  # no heap has a larger one
+                self._loose_count += 1
+                continue
+            key = by_name.get(name)
+            if key is None:
+                by_name[name] = keys[position] = key = _Key(name, position)
+                ring[key] = None
+                continue
+            key.live += 1
+            key.ready += 1
+            key.waiting.append(position)
+            keys[position] = key
+            if not key.holder:
+                ring[key] = None
+        positions = range(first, first + len(names))
+        self._end = positions[-1]
+        self._ready.update(positions)
+        self._order.extend(positions)
+        self._clean()
+
+    def name(self, first: int, names: Sequence[str | None]) -> None:
+        """The keys of new messages, which are behind all others."""
+        by_name, keys = self._by_name, self._keys
+        for position, name in enumerate(names, first):
+            if name is None:
+                continue
+            key = by_name.get(name)
+            if key is None:
+                key = by_name[name] = _Key(name)
+            key.live += 1
+            keys[position] = key
+
+    def names(self, first: int, last: int) -> list[str | None] | None:
+        """The keys of these; None: they have none."""
+        keys = self._keys
+        found = [keys[at].name if at in keys else None for at in range(first, last + 1)]
+        return found if any(each is not None for each in found) else None
+
+    def forget(self, first: int, last: int) -> None:
+        """These messages are gone: whatever waited for one of them is free."""
+        keys, by_name = self._keys, self._by_name
+        self._mix(~first)
+        for position in range(first, last + 1):
+            key = keys.pop(position, None)
+            if key is None:
+                continue
+            if key.live == 1:
+                del by_name[key.name]
+                continue
+            key.live -= 1
+            if key.holder == position:
+                key.holder = 0
+                if key.ready:
+                    self._ring[key] = None
+
+    def apart(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of these messages that may be taken whatever is before them: they have no key, or
+        are what its others wait for.
+        """
+        keys = self._keys
+        return ranges_of(
+            at
+            for first, last in ranges
+            for at in range(first, last + 1)
+            if at not in keys or keys[at].holder == at
+        )
+
+    def held(self, most: int) -> list[HeldKey]:
+        """Of the keys that others wait for those with the most messages."""
+        found = (
+            HeldKey(key.name, key.ready, key.holder)
+            for key in self._by_name.values()
+            if key.holder and key.ready
+        )
+        return nlargest(most, found, key=lambda each: (each.waiting, each.name))
+
+    # --- serving ----------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """How many messages could be handed out at once."""
+        return len(self._ring) + self._loose_count
+
+    def serve(self, limit: int) -> tuple[int, int]:
+        """Remove the next message, and up to `limit` in all if those behind it are its neighbours;
+        their keys are held. Only when one is free.
+        """
+        keys, ready, ring = self._keys, self._ready, self._ring
+        first = position = self._next()
+        key = keys.get(position)
+        end = first + limit
+        while True:
+            ready.remove(position)
+            if key is None:
+                self._loose_count -= 1
+                heappop(self._loose)
+            else:
+                heappop(key.waiting)
+                key.ready -= 1
+                key.holder = position
+                del ring[key]
+            position += 1
+            if position == end or position not in ready:
+                break
+            if self._loose_count:
+                self._loose_next = key is not None
+                if self._next() != position:
+                    break
+                key = keys.get(position)
+                continue
+            following = next(iter(ring), None)
+            if following is None:
+                break
+            if following.waiting[0] != position and self._lowest(following.waiting) != position:
+                break
+            key = following
+        self._loose_next = key is not None
+        self._mix(first)
+        self._mix(position)
+        return first, position - 1
+
+    def _next(self) -> int:
+        """The lowest of its heap, at whose head it is then."""
+        if self._loose_count and (self._loose_next or not self._ring):
+            return self._lowest(self._loose)
+        for key in self._ring:
+            head = key.waiting[0]
+            return head if head in self._ready else self._lowest(key.waiting)
+        raise AssertionError("no message is free")
+
+    def _lowest(self, heap: list[int]) -> int:
+        """Of those that are ready still."""
+        ready = self._ready
+        while heap[0] not in ready:
+            heappop(heap)
+        return heap[0]
+
+    def _remove(self, position: int, key: _Key | None) -> None:
+        """It is ready no longer."""
+        self._ready.remove(position)
+        if key is None:
+            self._loose_count -= 1
+            if self._loose[0] == position:
+                heappop(self._loose)
+            return
+        key.ready -= 1
+        if key.waiting[0] == position:
+            heappop(key.waiting)
+        if not key.ready:
+            self._ring.pop(key, None)
+
+    def _mix(self, number: int) -> None:
+        self._chain = (self._chain * CHAIN_FACTOR + number) & CHAIN_MASK
+
+    # --- as `ReadyMessages`, by position ----------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Ready messages, those of held keys included."""
+        return len(self._ready)
+
+    def add(self, first: int, last: int, priority: int = 0) -> None:
+        """They are ready, or ready again."""
+        self._mix(first)
+        keys, ready, ring = self._keys, self._ready, self._ring
+        if last > self._end:
+            self._end = last
+        for position in range(first, last + 1):
+            ready.add(position)
+            heappush(self._order, position)
+            key = keys.get(position)
+            if key is None:
+                self._loose_count += 1
+                heappush(self._loose, position)
+                continue
+            key.ready += 1
+            heappush(key.waiting, position)
+            if len(key.waiting) > 2 * key.ready + STALE_MIN:
+                key.waiting = self._cleaned(key.waiting)
+            if key.holder == position:
+                key.holder = 0
+            if not key.holder:
+                ring[key] = None
+        self._clean()
+
+    def _clean(self) -> None:
+        """Throw out what is ready no longer, when that is the most of what is kept."""
+        if len(self._order) > 2 * len(self._ready) + STALE_MIN:
+            self._order = self._cleaned(self._order)
+        if len(self._loose) > 2 * self._loose_count + STALE_MIN:
+            self._loose = self._cleaned(self._loose)
+
+    def _cleaned(self, heap: list[int]) -> list[int]:
+        return sorted(self._ready.intersection(heap))
+
+    @property
+    def front(self) -> tuple[int, int]:
+        """A range at the head, not always to its end. Only when not empty."""
+        position = self._lowest(self._order)
+        return position, position
+
+    def take(self, limit: int) -> tuple[int, int]:
+        """Remove up to `limit` neighbours at the head. Only when not empty."""
+        first = self._lowest(self._order)
+        last = first - 1
+        while last - first + 1 < limit and last + 1 in self._ready:
+            last += 1
+            self._remove(last, self._keys.get(last))
+        self._mix(last)
+        return first, last
+
+    def priorities(self) -> list[int]:
+        return [0] if self._ready else []
+
+    def has(self, priority: int) -> bool:
+        return bool(self._ready)
+
+    def head(self, priority: int) -> tuple[int, int]:
+        return self.front
+
+    def take_at(self, priority: int, limit: int) -> tuple[int, int]:
+        return self.take(limit)
+
+    def cut(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Remove whatever is ready of the range, and answer it."""
+        removed = self.pieces(first, last)
+        for start, end in removed:
+            for position in range(start, end + 1):
+                self._remove(position, self._keys.get(position))
+            self._mix(end)
+        return removed
+
+    def pieces(self, first: int, last: int) -> list[tuple[int, int]]:
+        """What is ready of the range."""
+        return ranges_of(at for at in range(first, last + 1) if at in self._ready)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """(0, first, last), in the order of positions."""
+        for first, last in ranges_of(sorted(self._ready)):
+            yield 0, first, last
+
+    def from_position(self, start: int, count: int) -> list[int]:
+        """At most `count` positions, from `start` on. It costs what lies between them, and at most
+        what all that are ready do.
+        """
+        ready, found = self._ready, list[int]()
+        if not ready or count <= 0:
+            return found
+        start = max(start, self._lowest(self._order))
+        stop = min(self._end + 1, start + len(ready))
+        for position in range(start, stop):
+            if position in ready:
+                found.append(position)
+                if len(found) == count:
+                    return found
+        if stop <= self._end:
+            behind = (at for at in ready if at >= stop)
+            found += nsmallest(count - len(found), behind)
+        return found
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def levels(self) -> list[tuple[int, RangeMap[None]]]:
+        level: RangeMap[None] = RangeMap()
+        for _, first, last in self:
+            level.put(first, last, None)
+        return [(0, level)] if level else []
+
+    def restore_level(self, priority: int, level: RangeMap[None]) -> None:
+        """`load` gives them their keys."""
+        for first, last, _ in level:
+            self.add(first, last)
+
+    def fingerprint(self) -> list[Any]:
+        """Tells two apart at no cost, given that they come of one log."""
+        return [len(self._ready), len(self._keys), len(self._ring), self._loose_next, self._chain]
+
+    def dump(self) -> list[Any]:
+        """Names in the order of their oldest messages; keys, holders and the ring by their place
+        among these.
+        """
+        places: dict[_Key, int] = {}
+        of = [places.setdefault(key, len(places)) for key in self._keys.values()]
+        return [
+            [key.name for key in places],
+            pack(array("q", self._keys)),
+            pack(array("q", of)),
+            pack(array("q", [key.holder for key in places])),
+            pack(array("q", [places[key] for key in self._ring])),
+            self._loose_next,
+            self._chain,
+        ]
+
+    def load(self, data: Sequence[Any]) -> None:
+        """After the messages that are ready."""
+        ready = sorted(self._ready)
+        self.__init__()
+        names, positions, of, holders, ring, loose_next, chain = data
+        keys = [_Key(name) for name in names]
+        self._by_name = {key.name: key for key in keys}
+        for position, place in zip(unpack("q", positions), unpack("q", of), strict=True):
+            self._keys[position] = keys[place]
+            keys[place].live += 1
+        for key, holder in zip(keys, unpack("q", holders), strict=True):
+            key.holder = holder
+        for first, last in ranges_of(ready):
+            self.add(first, last)
+        self._ring = OrderedDict.fromkeys(keys[place] for place in unpack("q", ring))
+        self._loose_next, self._chain = loose_next, chain
+
+    def invariants(self) -> None:
+        free = {key for key in self._by_name.values() if key.ready and not key.holder}
+        assert free == set(self._ring), "the ring is not of the free keys"
+        live: dict[str, int] = {}
+        ready: dict[str | None, set[int]] = {None: set()}
+        for key in self._keys.values():
+            assert self._by_name.get(key.name) is key, "a key is known twice, or not at all"
+            live[key.name] = live.get(key.name, 0) + 1
+        for position in self._ready:
+            key = self._keys.get(position)
+            ready.setdefault(key and key.name, set()).add(position)
+        assert live == {key.name: key.live for key in self._by_name.values()}, "keys miscounted"
+        assert len(ready[None]) == self._loose_count, "messages without a key miscounted"
+        assert self._ready <= set(self._order), "a ready message is not in order"
+        assert all(at <= self._end for at in self._ready), "a ready message is behind the end"
+        assert ready[None] <= set(self._loose), "a message without a key has no turn"
+        for key in self._by_name.values():
+            positions = ready.get(key.name, set())
+            assert len(positions) == key.ready, "ready messages of a key miscounted"
+            assert positions <= set(key.waiting), "a ready message of a key has no turn"
+            if key.holder:
+                assert self._keys.get(key.holder) is key, "what holds a key is gone"
+                assert key.holder not in self._ready, "what holds a key is ready"
