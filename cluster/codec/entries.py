@@ -589,6 +589,11 @@ def pack_command(command: AnyCommand) -> list[Any]:
     return [tag, *_COMMANDS[tag].dump(command)]
 
 
+def tag_of(kind: type[Any]) -> int:
+    """What the list of such a command begins with."""
+    return _COMMAND_TAGS[kind]
+
+
 def unpack_command(fields: Any) -> AnyCommand:
     """The other way. CodecError when it is no command at all; Unknown when we do not know it."""
     if not isinstance(fields, LIST) or not fields or type(fields[0]) is not int:
@@ -652,8 +657,10 @@ def written_under(data: bytes, at: int = 0) -> int:
     return short if short < BYTE_FOLLOWS else long if short == BYTE_FOLLOWS else 0
 
 
-def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
-    """The entry of this payload. CodecError only when the bytes are no entry."""
+def unpack_entry(data: bytes | bytearray | memoryview) -> tuple[int, int, list[Any]]:
+    """Version, time and commands of this payload; `unpack_command` makes a command of each list.
+    CodecError only when the bytes are no entry.
+    """
     entry = unpack(data)
     if not isinstance(entry, LIST) or len(entry) < 3:
         raise CodecError("an entry is a list of version, time and commands")
@@ -662,6 +669,12 @@ def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
         raise CodecError("an entry is a list of version, time and commands")
     if version < 1:
         raise CodecError(f"no entry has version {version}")
+    return version, now_ms, packed
+
+
+def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
+    """The entry of this payload. CodecError only when the bytes are no entry."""
+    version, now_ms, packed = unpack_entry(data)
     return Entry(version, now_ms, list(map(unpack_command, packed)))
 
 

@@ -4,6 +4,9 @@ Files may vanish at any moment, since the cleaner drops segments and snapshots, 
 segment may end in half a record. Nothing here is believed for being in a file: an entry counts when
 a commit that is known reaches it, and its hash follows on the hash of the snapshot that the reading
 began with. A record that is damaged is passed over; what is missing then is said.
+
+Of large sealed segments the heads may be read in their place (`cluster.log.heads`). They do not
+say which records are damaged. Who finds one on the way begins anew without heads.
 """
 
 from __future__ import annotations
@@ -15,14 +18,20 @@ from typing import Final, NamedTuple
 
 from cluster.log import LogCorrupt, UnsupportedFormat
 from cluster.log import format as fmt
-from cluster.log.index import Place, Tail
+from cluster.log.heads import read_heads, tag_bytes
+from cluster.log.index import Tail
 from cluster.log.reader import READ_ONLY
 from cluster.log.replay import Replay
+from cluster.log.segment import Segment
 from cluster.log.snapshots import BIRTH, Snapshot, decode_mark, decode_snapshot
 from cluster.seams import Disk, File
 
 #: Files that stay open, so that the node may drop them while they are read here.
 OPEN_MAX: Final = 512
+#: Entries that lie close to each other are read together: so many bytes, over gaps up to this.
+READ_BYTES: Final = 1 << 20
+GAP_BYTES: Final = 16 << 10
+_OFTEN: Final = (fmt.KIND_ENTRY, fmt.KIND_COMMIT, fmt.KIND_SYNCED, fmt.KIND_NOTE)
 #: No file header is longer.
 HEAD_BYTES: Final = 4_096
 #: Entries that may be missing between others; a log with more of them begins behind these.
@@ -31,6 +40,10 @@ MISSING_MAX: Final = 1_000_000
 
 class Vanished(Exception):
     """The node dropped a file that is needed: what to read is to be chosen anew."""
+
+
+class NotAsNoted(Exception):
+    """A record is not what the heads of its segment say: the segments themselves are to be read."""
 
 
 class Base(NamedTuple):
@@ -68,7 +81,7 @@ class _Segment(NamedTuple):
 
 class GroupLog:
     """What the folders say of one group, or the newest segments in them. `applied`: the node says
-    that it has applied so much.
+    that it has applied so much. `heads`: read them in place of segments, where there are any.
 
     Vanished: a file was dropped while they were looked through.
     """
@@ -80,9 +93,12 @@ class GroupLog:
         *,
         applied: int = 0,
         newest: int | None = None,
+        heads: bool = False,
         disk: Disk = READ_ONLY,
     ) -> None:
         self.group = group
+        self._by_heads = heads
+        self._noted = set[int]()  # segments of which only the heads were read
         self._disk = disk
         self.damage: list[str] = []  # file:offset of records that were passed over
         self.node = self.cluster = ""
@@ -132,8 +148,9 @@ class GroupLog:
             if (group, snapshot.index) != (self.group, base.index):
                 raise LogCorrupt(base.path, 0, "it is another one than its name says")
         except (LogCorrupt, UnsupportedFormat) as error:
-            self.damage.append(f"{base.path}:{error.offset}")
-            self.bases.remove(base)
+            if base in self.bases:
+                self.bases.remove(base)
+                self.damage.append(f"{base.path}:{error.offset}")
             return None
         return BaseState(base, snapshot)
 
@@ -162,22 +179,92 @@ class GroupLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
+    @property
+    def last(self) -> int:
+        """The newest committed entry that is there."""
+        return self._tail.first + len(self._tail) - 1
+
+    def reach(self, index: int) -> int:
+        """The last of the entries that go on from this one without a gap."""
+        tail = self._tail
+        try:
+            return tail.first + tail.lengths.index(0, max(index + 1 - tail.first, 0)) - 1
+        except ValueError:
+            return self.last
+
     def entries(self, state: BaseState) -> Iterator[CommittedEntry]:
         """The committed ones behind it, in order, as long as each follows on the one before.
-        Vanished: a file is gone.
+        Vanished: a file is gone. NotAsNoted.
         """
-        tail = self._tail
         digest = fmt.NO_HASH if state.snapshot is None else state.snapshot.hash
-        start = state.base.index + 1 - tail.first
-        for slot in range(start, len(tail)) if start >= 0 else ():
-            found = self._entry(slot)
-            if found is None:
+        header, start = fmt.RECORD_HEADER, fmt.RECORD_HEADER + fmt.HASH_BYTES
+        for index, term, data, at, end in self._from(state.base.index + 1):
+            command = data[at + start : end]
+            digest = fmt.chain(digest, term, command)
+            if digest != data[at + header : at + start]:
+                if self._noted:
+                    raise NotAsNoted(f"entry {index} does not follow")
                 return
-            hash_then, entry, _ = found
-            digest = fmt.chain(digest, entry.term, entry.command)
-            if digest != hash_then:
-                return
-            yield entry
+            yield CommittedEntry(index, term, command)
+
+    def between(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Index and command of those from `first` to `last`, whole but perhaps of another leader's
+        log: it is not looked at whether they follow on each other. Vanished, NotAsNoted.
+        """
+        start = fmt.RECORD_HEADER + fmt.HASH_BYTES
+        for index, _, data, at, end in self._from(first, last, checked=True):
+            yield index, data[at + start : end]
+
+    def _from(
+        self, first: int, last: int | None = None, *, checked: bool = False
+    ) -> Iterator[tuple[int, int, bytes, int, int]]:
+        """Index, term, and where the record is in which bytes; up to the first that is missing.
+        `checked`: also their checksums, if that was not done before.
+        """
+        tail, header, group, extend = self._tail, fmt.RECORD_HEADER, self.group, fmt.extend
+        unpack = fmt.RECORD.unpack_from
+        slot, count = first - tail.first, len(tail)
+        if last is not None:
+            count = min(count, last + 1 - tail.first)
+        while 0 <= slot < count and tail.lengths[slot]:
+            stop = self._together(slot, count)
+            segment, start = tail.segments[slot], tail.offsets[slot]
+            check, salt = checked and segment in self._noted, self._segments[segment].salt
+            size = tail.offsets[stop - 1] + header + tail.lengths[stop - 1] - start
+            data = self._read_at(segment, start, size)
+            size = len(data)
+            for each in range(slot, stop):
+                at, index, term = tail.offsets[each] - start, tail.first + each, tail.terms[each]
+                end = at + header + tail.lengths[each]
+                if end > size:
+                    sound = False
+                else:
+                    _, crc, _, _, its_group, its_index, its_term, _, _ = unpack(data, at)
+                    sound = its_index == index and its_group == group and its_term == term
+                    if check and extend(extend(salt, data[at : at + 4]), data[at + 8 : end]) != crc:
+                        sound = False
+                if not sound:
+                    if self._noted:
+                        raise NotAsNoted(f"entry {index}")
+                    return
+                yield index, term, data, at, end
+            slot = stop
+
+    def _together(self, slot: int, count: int) -> int:
+        """Behind the last of the slots that are read with this one."""
+        tail, header = self._tail, fmt.RECORD_HEADER
+        segments, offsets, lengths = tail.segments, tail.offsets, tail.lengths
+        segment, start = segments[slot], offsets[slot]
+        end = start + header + lengths[slot]
+        slot += 1
+        while slot < count and segments[slot] == segment and lengths[slot]:
+            at = offsets[slot]
+            behind = at + header + lengths[slot]
+            if not end <= at <= end + GAP_BYTES or behind - start > READ_BYTES:
+                break
+            end = behind
+            slot += 1
+        return slot
 
     def _entry(self, slot: int) -> tuple[bytes, CommittedEntry, int | None] | None:
         """With its hash, and when it was written. None: it is missing."""
@@ -185,8 +272,8 @@ class GroupLog:
         place, index, term = tail.place(slot), tail.first + slot, tail.terms[slot]
         if not place.length:
             return None
-        data = self._record(place)
-        if len(data) != fmt.RECORD_HEADER + place.length:
+        data = self._read_at(place.segment, place.offset, fmt.RECORD_HEADER + place.length)
+        if not fmt.record_is_valid(data, 0, self._segments[place.segment].salt):
             return None
         _, _, kind, _, group, its_index, its_term, wall_ns, _ = fmt.RECORD.unpack_from(data)
         if (group, its_index, its_term) != (self.group, index, term):
@@ -195,12 +282,10 @@ class GroupLog:
         entry = CommittedEntry(index, term, data[start:])
         return data[fmt.RECORD_HEADER : start], entry, wall_ns if kind == fmt.KIND_ENTRY else None
 
-    def _record(self, place: Place) -> bytes:
-        path, size = self._segments[place.segment].path, fmt.RECORD_HEADER + place.length
+    def _read_at(self, segment: int, offset: int, size: int) -> bytes:
+        path = self._segments[segment].path
         file = self._files.get(path)
-        return (
-            self._read(path, size, place.offset) if file is None else file.read(place.offset, size)
-        )
+        return self._read(path, size, offset) if file is None else file.read(offset, size)
 
     def _read(self, path: str, size: int | None = None, offset: int = 0) -> bytes:
         file = self._open(path)
@@ -271,13 +356,65 @@ class GroupLog:
         file = self._open(segment.path)
         kept = False
         try:
-            data = file.read(0, file.size())
-            kept = self._look_through(place, segment, data) and len(self._files) < OPEN_MAX
+            heads = self._heads(segment, file) if self._by_heads else None
+            if heads is not None:
+                self._noted.add(place)
+                found = self._look_at_heads(place, heads)
+            else:
+                found = self._look_through(place, segment, file.read(0, file.size()))
+            kept = found and len(self._files) < OPEN_MAX
         finally:
             if not kept:
                 file.close()
         if kept:
             self._files[segment.path] = file
+
+    def _heads(self, segment: _Segment, file: File) -> Segment | None:
+        """None: it has none. That of an archive has another name, and no heads."""
+        path, size = segment.path, file.size()
+        found = Segment(
+            segment.number, path, file, segment.salt, segment.header, size, size, segment.created_ns
+        )
+        return found if read_heads(self._disk, found) else None
+
+    def _look_at_heads(self, place: int, segment: Segment) -> bool:
+        """As `_look_through`."""
+        group, replay, tags = self.group, self._replay, segment.tags
+        header, at, tag, any_entries = fmt.RECORD_HEADER, segment.start, 0, False
+        entry, commit, synced, note = _OFTEN
+        put = replay.run.append
+        heads = fmt.COVERED.iter_unpack(segment.heads)
+        for length, kind, _, its_group, index, term, wall_ns, _ in heads:
+            if kind == entry:
+                if its_group == group:
+                    if index != replay.next:
+                        replay.jump(index)
+                        put = replay.run.append
+                    replay.next = index + 1
+                    put(place, at, length, term)
+                    any_entries = True
+                tag += 1
+            elif kind == synced:
+                tag += length
+            elif kind == commit:
+                if its_group == group:
+                    self._commit(place, index, wall_ns)
+            else:
+                size = tag_bytes(kind, length)
+                if its_group == group and kind < note and kind != fmt.KIND_INSTALLED:
+                    if kind == fmt.KIND_LIVE:
+                        replay.scattered.put(index, place, at, length, term)
+                        any_entries = True
+                    elif kind == fmt.KIND_GROUP_REMOVED:
+                        self._forget()
+                        replay = self._replay
+                    else:
+                        payload = bytes(tags[tag : tag + size])
+                        self._state(place, kind, (index, term, wall_ns), payload)
+                    put = replay.run.append
+                tag += size
+            at += header + length
+        return any_entries
 
     def _look_through(self, place: int, segment: _Segment, data: bytes) -> bool:
         """Has it entries of the group?"""
@@ -331,8 +468,14 @@ class GroupLog:
             if mark.flags & fmt.MARK_RESETS:
                 # It was installed: what was not known to be committed then may never have been.
                 replay.cut(max(replay.commit, replay.mark.index) + 1)
-        replay.state(kind, index, term, payload)
-        if kind == fmt.KIND_COMMIT and (not self._commits or index > self._commits[-1]):
+        if kind == fmt.KIND_COMMIT:
+            self._commit(place, index, wall_ns)
+        else:
+            replay.state(kind, index, term, payload)
+
+    def _commit(self, place: int, index: int, wall_ns: int) -> None:
+        self._replay.commit = index
+        if not self._commits or index > self._commits[-1]:
             self._commits.append(index)
             self._commit_segments.append(place)
             self._commit_ns.append(wall_ns)

@@ -105,6 +105,11 @@ class GroupReplay:
         found.index, found.term = snapshot.index, snapshot.term
         return found
 
+    @classmethod
+    def begin(cls, group: GroupId, snapshot: Snapshot | None) -> GroupReplay:
+        """After the snapshot, or before the first entry. UnsupportedSnapshot."""
+        return cls(group) if snapshot is None else cls.after(group, snapshot)
+
     @property
     def now_ms(self) -> int:
         """The leader's clock, as far as this group has seen it."""

@@ -60,8 +60,7 @@ def _lost(log: GroupLog, queue: QueueId, from_ms: int, to_ms: int) -> LostMessag
             continue
         group = GroupId(log.group)
         try:
-            snapshot = state.snapshot
-            replay = GroupReplay(group) if snapshot is None else GroupReplay.after(group, snapshot)
+            replay = GroupReplay.begin(group, state.snapshot)
             search = _Search(group, queue, from_ms, to_ms)
             for row in replay.known():
                 search.take(Event._make(row), ())

@@ -3,6 +3,7 @@ and what it tells of that message is kept.
 
 The fold begins at the newest snapshot that is older than the message, or where the log begins: then
 the message may have been published before, and what is told begins with how it was found there.
+Entries that cannot tell more of it are left out (`cluster.history.leaps`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from typing import Any, Final, NamedTuple
 
 from cluster.codec.entries import enqueues_in
 from cluster.codec.errors import CodecError
-from cluster.history.committed import NOTHING, Base, BaseState, GroupLog, Vanished
+from cluster.history.committed import (
+    NOTHING,
+    Base,
+    BaseState,
+    GroupLog,
+    NotAsNoted,
+    Vanished,
+)
 from cluster.history.group_replay import GroupReplay, ReplayFailed, stamped
+from cluster.history.leaps import Leaps, Number
 from cluster.history.message_events import MessageEvents, Wanted, event_of, now_of
 from cluster.log import SystemClock
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
+from cluster.machine.queue import Queue
 from cluster.seams import Clock
 from cluster.types import CATALOG_GROUP, GroupId, MessageId, QueueId
 
@@ -67,18 +77,22 @@ def history(
     applied: int = 0,
     entries_max: int = ENTRIES_MAX,
     seconds_max: float | None = None,
+    leaps: bool = True,
     clock: Clock | None = None,
 ) -> Json:
     """Out of the folders with a node's segments: its log, and its archive. `applied`: as the node
-    says, when it runs. `seconds_max`: who has to wait longer gets what was found so far. NoHistory
-    says why there is none.
+    says, when it runs. `seconds_max`: who has to wait longer gets what was found so far. Without
+    `leaps` everything is read and applied, which comes to the same. NoHistory says why there is
+    none.
     """
 
-    def attempt(log: GroupLog) -> _Attempt:
-        return _attempt(log, wanted, entries_max)
+    def attempt(log: GroupLog, thorough: bool) -> _Attempt:
+        found = Leaps(log) if leaps else None
+        return _attempt(log, wanted, entries_max, found, thorough=thorough or log.is_all)
 
     limit_ns = None if seconds_max is None else seconds_max * 1e9
-    best = _look_back(folders, wanted.group, applied, attempt, limit_ns, clock or SystemClock())
+    clock = clock or SystemClock()
+    best = _look_back(folders, wanted.group, applied, attempt, limit_ns, clock, heads=leaps)
     if best.history is None:
         raise best.none
     return best.history
@@ -92,11 +106,11 @@ def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, 
         " message's id, as GROUP-ENTRY-OFFSET",
     )
 
-    def attempt(log: GroupLog) -> _Attempt:
+    def attempt(log: GroupLog, _: bool) -> _Attempt:
         for base in reversed(log.bases):
             state = log.load(base)
             if state is not None:
-                machine = _fold(log, state, None).machine
+                machine = _fold(log, state, None, None).replay.machine
                 assert isinstance(machine, CatalogMachine)
                 info = machine.queue(vhost, name)
                 found = None if info is None else {"group": info.group, "queue": info.queue}
@@ -121,23 +135,30 @@ def _look_back(
     folders: Sequence[str],
     group: GroupId,
     applied: int,
-    attempt: Callable[[GroupLog], _Attempt],
+    attempt: Callable[[GroupLog, bool], _Attempt],
     limit_ns: float | None,
     clock: Clock,
+    *,
+    heads: bool = True,
 ) -> _Attempt:
-    """In the newest segments, then in ever more: an archive may hold years."""
-    begun_ns, best, count = clock.monotonic_ns(), None, SEGMENTS_FIRST
+    """In the newest segments, then in ever more: an archive may hold years. What older ones are
+    needed for anyway is followed from the newest only when there is no time for those.
+    """
+    begun_ns, best, count, thorough = clock.monotonic_ns(), None, SEGMENTS_FIRST, False
     while True:
-        found, is_all = _with_log(folders, group, applied, count, attempt)
+        found, is_all = _with_log(folders, group, applied, count, attempt, thorough, heads=heads)
         if best is None or found.history is not None:
             best = found
         next_ns = (clock.monotonic_ns() - begun_ns) * (SEGMENTS_FACTOR + 1)
         too_long = limit_ns is not None and next_ns > limit_ns
         if found.final or is_all:
             return best
-        if too_long:
+        if thorough:
             return _cut_short(best, count)
-        count *= SEGMENTS_FACTOR
+        if too_long:
+            thorough = True
+        else:
+            count *= SEGMENTS_FACTOR
 
 
 def _cut_short(best: _Attempt, count: int) -> _Attempt:
@@ -156,43 +177,84 @@ def _with_log(
     group: GroupId,
     applied: int,
     count: int,
-    attempt: Callable[[GroupLog], _Attempt],
+    attempt: Callable[[GroupLog, bool], _Attempt],
+    thorough: bool,
+    *,
+    heads: bool,
 ) -> tuple[_Attempt, bool]:
     """Also whether these were all segments."""
     for _ in range(ATTEMPTS_MAX):
         try:
-            log = GroupLog(folders, group, applied=applied, newest=count)
+            log = GroupLog(folders, group, applied=applied, newest=count, heads=heads)
             try:
-                return attempt(log), log.is_all
+                return attempt(log, thorough), log.is_all
             finally:
                 log.close()
         except Vanished:
             continue
+        except NotAsNoted:
+            heads = False
     raise NoHistory("overloaded", "the node drops files faster than they are read: try again")
 
 
-def _attempt(log: GroupLog, wanted: Wanted, entries_max: int) -> _Attempt:
-    best: tuple[MessageEvents, GroupReplay, BaseState] | None = None
+class _Followed(NamedTuple):
+    """`to`, `to_ms`: as far as is known, which may be further than was applied."""
+
+    replay: GroupReplay
+    to: int
+    to_ms: int
+
+
+class _Found(NamedTuple):
+    kept: MessageEvents
+    followed: _Followed
+    state: BaseState
+
+
+def _attempt(
+    log: GroupLog, wanted: Wanted, entries_max: int, leaps: Leaps | None, *, thorough: bool
+) -> _Attempt:
+    """`thorough`: no older segments will be asked."""
+    best: _Found | None = None
     final = False
-    for base in _order(log.bases, wanted):
-        if log.committed - base.index > entries_max:
-            continue
+    bases = [
+        base for base in _order(log.bases, wanted) if log.committed - base.index <= entries_max
+    ]
+    later: list[Base] = []  # it was published before these, if at all
+    for place, base in enumerate(bases):
         state = log.load(base)
         if state is None:
             continue
-        kept = MessageEvents(wanted)
-        replay = _fold(log, state, kept)
-        if best is None or kept.count:
-            best = kept, replay, state
-        entry = wanted.entry
-        final = kept.whole or (entry is not None and base.index < entry <= replay.index)
+        needed = thorough and place + 1 == len(bases)
+        if leaps is not None and not needed and _is_before(log, wanted, state, leaps):
+            later.append(base)
+            continue
+        best, final = _better(log, wanted, state, leaps, best)
         if final:
             break
+    if thorough and (best is None or not best.kept.count):
+        # The log does not lead from an older one to where the message is.
+        for base in later:
+            state = log.load(base)
+            if state is not None and not final:
+                best, final = _better(log, wanted, state, leaps, best)
     if best is None or log.committed <= NOTHING.index:
         return _Attempt(None, _out_of_reach(log, entries_max), final)
-    kept, replay, state = best
-    none = NoHistory("no_message", _why_not(wanted, replay, state))
-    return _Attempt(_answer(log, kept, replay, state) if kept.count else None, none, final)
+    none = NoHistory("no_message", _why_not(wanted, best.followed.replay, best.state))
+    return _Attempt(_answer(log, best) if best.kept.count else None, none, final)
+
+
+def _better(
+    log: GroupLog, wanted: Wanted, state: BaseState, leaps: Leaps | None, best: _Found | None
+) -> tuple[_Found, bool]:
+    """What is told from there on, if that is more; and whether another base tells no more."""
+    kept = MessageEvents(wanted)
+    followed = _fold(log, state, kept, leaps)
+    if best is None or kept.count:
+        best = _Found(kept, followed, state)
+    entry = wanted.entry
+    covers = entry is not None and state.base.index < entry <= followed.replay.index
+    return best, kept.whole or covers
 
 
 def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
@@ -206,25 +268,56 @@ def _order(bases: Sequence[Base], wanted: Wanted) -> list[Base]:
     return found if found[-1:] == bases[:1] else [*found, bases[0]]
 
 
-def _fold(log: GroupLog, state: BaseState, kept: MessageEvents | None) -> GroupReplay:
-    """As far as the log goes on."""
-    group, snapshot = GroupId(log.group), state.snapshot
+def _is_before(log: GroupLog, wanted: Wanted, state: BaseState, leaps: Leaps) -> bool:
+    """Was the message published before this state, if at all?"""
+    if wanted.entry is not None:
+        return wanted.entry <= state.base.index
+    queue = wanted.queue
+    if queue is None:
+        return False
+    if wanted.position is None:
+        assert wanted.publisher is not None
+        number = Number(queue, wanted.publisher, wanted.seqno)
+        return leaps.is_not_after(number, state.base.index)
     try:
-        replay = GroupReplay(group) if snapshot is None else GroupReplay.after(group, snapshot)
+        machine = GroupReplay.begin(GroupId(log.group), state.snapshot).machine
+    except UnsupportedSnapshot:
+        return False  # to follow the log from there says why not
+    assert isinstance(machine, QueueMachine)
+    found = machine.find(queue)
+    return isinstance(found, Queue) and found.messages.store.next > wanted.position
+
+
+def _fold(
+    log: GroupLog, state: BaseState, kept: MessageEvents | None, leaps: Leaps | None
+) -> _Followed:
+    """As far as the log goes on."""
+    group = GroupId(log.group)
+    try:
+        replay = GroupReplay.begin(group, state.snapshot)
         # A message that was published later is not looked for among those that are there.
         if kept is not None and (kept.entry is None or kept.entry <= replay.index):
             kept.take(replay.known())
         waiting = 0
-        for index, term, command in log.entries(state):
-            replay.apply(index, term, command)
+        entries = log.entries(state)
+        while (entry := next(entries, None)) is not None:
+            replay.apply(*entry)
             waiting += 1
-            if waiting >= ENTRIES_AT_ONCE:
-                waiting = 0
-                _take(replay, kept)
+            if waiting < ENTRIES_AT_ONCE:
+                continue
+            waiting = 0
+            _take(replay, kept)
+            leap = None if kept is None or leaps is None else leaps.from_here(replay, kept)
+            if leap is None:
+                continue
+            if leap.state is None:
+                return _Followed(replay, leap.to, leap.to_ms)
+            replay = GroupReplay.begin(group, leap.state.snapshot)
+            entries = log.entries(leap.state)
     except (ReplayFailed, UnsupportedSnapshot) as error:
         raise NoHistory("out_of_reach", f"this release cannot follow the log: {error}") from error
     _take(replay, kept)
-    return replay
+    return _Followed(replay, replay.index, replay.now_ms)
 
 
 def _take(replay: GroupReplay, kept: MessageEvents | None) -> None:
@@ -260,7 +353,8 @@ def _why_not(wanted: Wanted, replay: GroupReplay, state: BaseState) -> str:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _answer(log: GroupLog, kept: MessageEvents, replay: GroupReplay, state: BaseState) -> Json:
+def _answer(log: GroupLog, found: _Found) -> Json:
+    kept, (replay, to, to_ms), state = found
     assert isinstance(replay.machine, QueueMachine)
     kept_events = kept.events
     entry = kept.entry
@@ -281,8 +375,8 @@ def _answer(log: GroupLog, kept: MessageEvents, replay: GroupReplay, state: Base
             "cluster": log.cluster,
             "node": log.node,
             "from": state.base.index,
-            "to": replay.index,
-            "to_ms": replay.now_ms,
+            "to": to,
+            "to_ms": to_ms,
             "whole": kept.whole,
             "damage": log.damage,
             "cut_short": False,

@@ -117,13 +117,16 @@ class History:
         self.now_ms += self.random.choice([0, 0, 1, 5, 20, 60, -30])
         self.index += self.random.choice([1, 1, 2])
         stamp = Stamp(self.index, 1, self.now_ms, 0, self.random.choice([0, 0, 3]))
-        reply = self.machine.apply(stamp, command).reply
+        self.answered(command, self.machine.apply(stamp, command).reply)
+        return stamp, command
+
+    def answered(self, command: Any, reply: Any) -> None:
+        """What is to be known of it for the next ones."""
         if isinstance(command, BodyPart) and isinstance(reply, PartKept):
             parts = self.uploads.setdefault((command.queue, command.upload), [])
             parts[command.number :] = [(reply.index, reply.offset, len(command.data))]
         if isinstance(command, Enqueue) and isinstance(reply, Refused | Enqueued):
             self.numbered(command, reply)
-        return stamp, command
 
     def numbered(self, command: Enqueue, reply: Refused | Enqueued) -> None:
         """What the publisher's next number is, as it learns it."""
