@@ -166,6 +166,10 @@ bench: $(READY) ## Measure three nodes on loopback, fsync on: ARGS="--quick" or 
 bench-postmortem: $(SPARK_READY) ## Rows a second of reading, decoding, replay and report: ARGS="--millions 1"
 	@$(BIN)/python -m tests.acceptance.bench.postmortem $(ARGS)
 
+.PHONY: bench-message
+bench-message: $(READY) ## Processor time of the history of one message among three million: ARGS="--compare"
+	@$(BIN)/python -m tests.acceptance.bench.message_history $(ARGS)
+
 # NATS is driven by its own Python client.
 .PHONY: compare
 compare: $(READY) ## Beside RabbitMQ and NATS, interleaved, against targets: QUICK=1 within 10 minutes, ARGS="--output docs"
