@@ -247,6 +247,10 @@ class Broker:
         reply_of(outcome)
 
     async def purge(self, info: QueueInfo) -> int:
+        """Of one that is split all of it: whoever purges it means what its consumers would get."""
+        return sum([await self.purge_alone(each) for each in self.parts(info)])
+
+    async def purge_alone(self, info: QueueInfo) -> int:
         """Refused of a stream: what it may lose is set with it, and looked at by its own purge."""
         if info.stream is not None:
             reason = f"{info.name} is a stream, which is not purged as a queue is"
@@ -267,7 +271,9 @@ class Broker:
         return reply.count if isinstance(reply, Ok) else 0
 
     async def pause(self, info: QueueInfo, *, paused: bool) -> None:
-        await self.ask(info.group, Pause(info.queue, paused))
+        """Of one that is split all of it."""
+        for each in self.parts(info):
+            await self.ask(each.group, Pause(each.queue, paused))
 
     async def info(self, info: QueueInfo) -> dict[str, Any]:
         """Linearizable: what was confirmed before the question is counted. On the leader only."""
@@ -275,9 +281,13 @@ class Broker:
         reply_of(await group.ask(Barrier()))
         return self.describe(info)
 
+    def parts(self, info: QueueInfo) -> tuple[QueueInfo, ...]:
+        """Where its messages are: in the queue itself and, if it is split, in its shards."""
+        return info, *shards_of(self.cluster.catalog_machine, info)
+
     def shard_names(self, info: QueueInfo) -> list[str]:
         """Over which it is split, as far as they are there."""
-        return [shard.name for shard in shards_of(self.cluster.catalog_machine, info)]
+        return [shard.name for shard in self.parts(info)[1:]]
 
     def describe(self, info: QueueInfo) -> dict[str, Any]:
         """From this node's copy, when it has one: perhaps a little behind."""

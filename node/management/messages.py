@@ -14,7 +14,7 @@ from cluster.machine.catalog import QueueInfo
 from node.broker.ingress import Attrs, check_reply, shown
 from node.broker.publishing import Done
 from node.broker.stream_attrs import with_subjects
-from node.errors import Elsewhere, OutcomeUnknown
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown
 from node.management.context import Call, Endpoint
 from node.management.errors import bad_request, not_found
 from node.management.messages_here import ACK_MODES
@@ -151,11 +151,40 @@ async def get(call: Call) -> list[Json]:
     if encoding not in ("auto", "base64"):
         raise bad_request(f"unsupported encoding '{encoding}'")
     truncate = body.integer("truncate", -1)
-    ready, rows = await _take(call, info, count, mode, truncate)
+    ready, rows = await _take_from_all(call, info, count, mode, truncate)
     return [
         _message(info, row, ready + len(rows) - 1 - place, encoding, truncate)
         for place, row in enumerate(rows)
     ]
+
+
+async def _take_from_all(
+    call: Call, info: QueueInfo, count: int, mode: str, truncate: int
+) -> tuple[int, list[Any]]:
+    """Of a split queue what is in itself, which waited longest, and then from its shards, of which
+    the fullest is first.
+    """
+    shards = call.services.broker.parts(info)[1:]
+    if not shards:
+        return await _take(call, info, count, mode, truncate)
+    facts = await call.observer.queues(shards)
+    waiting = {queue: each.ready for queue, each in facts.items()}
+    ready, rows = 0, list[Any]()
+    failed: BrokerError | None = None
+    for each in (info, *sorted(shards, key=lambda shard: -waiting.get(shard.queue, 0))):
+        if len(rows) == count:
+            ready += waiting.get(each.queue, 0)
+            continue
+        try:
+            left, more = await _take(call, each, count - len(rows), mode, truncate)
+        except BrokerError as error:  # what was taken before is shown to nobody else
+            failed = failed or error
+        else:
+            ready += left
+            rows += more
+    if failed is not None and not rows:
+        raise failed
+    return ready, rows
 
 
 async def _take(

@@ -25,7 +25,7 @@ from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
 from node.management.situation import situations_of
 from node.management.values import Body
 from node.protocols.amqp import stream_arguments
-from node.routing.shards import shards_of, split_of
+from node.routing.shards import split_of
 
 Json = dict[str, Any]
 
@@ -300,7 +300,7 @@ async def why(call: Call) -> Json:
     info = found(call)
     if info.stream is not None:
         raise bad_request(f"{info.name} is a stream: its cursors say how far they are")
-    situation, *of_shards = await situations_of(call, [info, *shards_of(call.catalog, info)])
+    situation, *of_shards = await situations_of(call, call.services.broker.parts(info))
     findings = [each._asdict() for each in diagnose(situation)]
     for of_shard in of_shards:
         findings += [{**each._asdict(), "shard": of_shard.name} for each in diagnose(of_shard)]

@@ -18,6 +18,7 @@ from quorate.cli.tables import Alarm, Row, show_rows
 from quorate.errors import QuorateError
 
 if TYPE_CHECKING:
+    from quorate.client import Client
     from quorate.management import Management
 
 #: By the management API's names.
@@ -192,6 +193,13 @@ def _held(about: Row) -> int:
     return sum(int(about.get(name) or 0) for name in ("ready", "unsettled", "delayed"))
 
 
+async def _ready(client: Client, queue: str) -> int:
+    """Of one that is split those of its shards, too."""
+    about = await client.info(queue)
+    every = [about, *[await client.info(shard) for shard in about.get("shards") or ()]]
+    return sum(int(each.get("ready") or 0) for each in every)
+
+
 @queue_app.command("purge")
 def queue_purge(
     cluster: InVhost,
@@ -200,8 +208,7 @@ def queue_purge(
 ) -> int:
     """Drop all messages that nobody holds. It asks first when there are any."""
     if not yes:
-        about = cluster.client(lambda client: client.info(queue))
-        if ready := int(about.get("ready") or 0):
+        if ready := cluster.client(lambda client: _ready(client, queue)):
             agree(f"purge queue {queue}", f"{counted(ready, 'message')} would be lost", yes=yes)
     count = cluster.client(lambda client: client.purge(queue))
     if cluster.as_json:

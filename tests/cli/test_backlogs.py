@@ -256,6 +256,15 @@ def test_a_queue_is_split_and_joined_with_all_that_waits(nodes: Nodes, capsys: O
     assert "queue hot: deleted" in said(capsys, "queue", "delete", "hot", "--yes")
 
 
+def test_what_shards_hold_is_counted_before_a_split_queue_is_purged(nodes: Nodes, capsys: Output):
+    api = made(nodes, "spread")
+    told(capsys, "queue", "split", "spread", "--shards", "2")
+    publish(api, "spread", *[f"{number}" for number in range(6)])
+    words = said(capsys, "queue", "purge", "spread", status=2)
+    assert "6 messages would be lost" in words
+    assert "queue spread: 6 messages dropped" in said(capsys, "queue", "purge", "spread", "--yes")
+
+
 def test_a_split_that_is_refused_makes_no_shard(nodes: Nodes, capsys: Output):
     made(nodes, "warm", "warm.2")
     words = said(capsys, "queue", "split", "warm", status=1)

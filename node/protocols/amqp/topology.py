@@ -48,7 +48,7 @@ from node.protocols.amqp.channel_parts import ChannelParts
 from node.protocols.amqp.direct_reply import PREFIX, PSEUDO_QUEUE
 from node.protocols.amqp.methods import made
 from node.protocols.amqp.refusals import locked, no_exchange, no_queue
-from node.routing.shards import shards_of, undeletable
+from node.routing.shards import undeletable
 
 Exchange, Queue = commands.Exchange, commands.Queue
 
@@ -82,7 +82,7 @@ async def find_queue(channel: ChannelParts, name: str, *, now: bool = False) -> 
 async def _counts(channel: ChannelParts, info: QueueInfo) -> tuple[int, int]:
     """Of a split queue the messages of all shards, to each of which its consumers subscribe."""
     ready, consumers = await _counts_of(channel, info)
-    for shard in shards_of(channel.services.broker.cluster.catalog_machine, info):
+    for shard in channel.services.broker.parts(info)[1:]:
         ready += (await _counts_of(channel, shard))[0]
     return ready, consumers
 
@@ -364,8 +364,8 @@ async def purge_queue(channel: ChannelParts, method: commands.Queue.Purge) -> No
     info = await find_queue(channel, method.queue)
     channel.host.access.check("read", "queue", info.name)
     broker, count = channel.services.broker, 0
-    for each in (info, *shards_of(broker.cluster.catalog_machine, info)):
-        count += await channel.patiently(partial(broker.purge, each), each)
+    for each in broker.parts(info):
+        count += await channel.patiently(partial(broker.purge_alone, each), each)
     if not method.nowait:
         channel.send_method(Queue.PurgeOk(count))
 

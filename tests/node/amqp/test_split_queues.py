@@ -15,6 +15,7 @@ import aiohttp
 import aiormq
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from yarl import URL
 
 import quorate
 from cluster.catalog.placement import preferred_leader
@@ -275,6 +276,87 @@ async def test_get_purge_and_delete_mean_all_of_it(nodes: Nodes):
             await queue.delete(if_empty=False, if_unused=False)
     assert (await api.ask("DELETE", "queues/%2F/jobs")).status == 400
     assert sorted(await lengths(api)) == ["jobs", *NAMES]
+
+
+async def test_a_purge_by_the_one_name_drops_all_and_by_a_shards_name_that_shard(nodes: Nodes):
+    """By each way there is."""
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        await split(api)
+        await publish(channel, *range(30))
+        assert await client.purge("jobs") == 30
+        await publish(channel, *range(30))
+        assert await api.delete("queues/%2F/jobs/contents") == 204
+        assert await has_in_all(api, 0)
+        await publish(channel, *range(30))
+        assert (await posted(nodes, "jobs", "purge"))["count"] == 30
+        await publish(channel, *range(30))
+        await until(lambda: has_in_all(api, 30))
+        held = await lengths(api)
+        assert await client.purge("jobs.2") == held["jobs.2"]
+        await until(lambda: has_in_all(api, 30 - held["jobs.2"]))
+        assert (await lengths(api))["jobs.1"] == held["jobs.1"]
+
+
+async def posted(nodes: Nodes, queue: str, what: str, **body: Any) -> dict[str, Any]:
+    """Over HTTP under /v1, at the queue's leader; `status` is in the answer."""
+    headers = {"Authorization": aiohttp.encode_basic_auth("guest", "guest")}
+    url = f"http://{nodes.one.http_address}/v1/queues/%2F/{queue}/{what}"
+    async with aiohttp.ClientSession(headers=headers) as http:
+        while True:
+            async with http.post(
+                URL(url, encoded=True), json=body, allow_redirects=False
+            ) as response:
+                if response.status != 307:
+                    return {**await response.json(), "status": response.status}
+                url = response.headers["Location"]
+
+
+async def test_a_pause_by_the_one_name_holds_for_all_shards(nodes: Nodes):
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        await split(api)
+        await client.pause("jobs")
+        for name in ("jobs", *NAMES):
+            assert (await client.info(name))["paused"]
+        assert await api.delete("queues/%2F/jobs/pause") == 204
+        for name in ("jobs", *NAMES):
+            assert not (await client.info(name))["paused"]
+
+
+async def test_a_get_of_the_management_api_draws_from_all_shards(nodes: Nodes):
+    api = api_of(nodes.one)
+
+    async def got(count: int, mode: str) -> list[dict[str, Any]]:
+        reply = await api.post("queues/%2F/jobs/get", count=count, ackmode=mode, encoding="auto")
+        assert reply.status == 200, reply
+        return reply.value
+
+    async with channel_at(nodes.nodes["n2"]) as channel:
+        await declared(channel)
+        await publish(channel, 100)
+        async with channel_at(nodes.nodes["n3"]) as other:  # what waited is in the queue itself
+            queue = await other.get_queue("jobs", ensure=False)
+            await split(api)
+            await publish(channel, *range(30))
+            shown = await got(31, "ack_requeue_true")
+            assert {int(each["payload"]) for each in shown} == {*range(30), 100}
+            assert await got(1, "reject_requeue_true")
+            await until(lambda: has_in_all(api, 31))
+            taken = await got(20, "ack_requeue_false")
+            assert [int(each["payload"]) for each in taken][0] == 100
+            assert [each["message_count"] for each in taken] == list(range(30, 10, -1))
+            assert len(await got(100, "reject_requeue_false")) == 11
+            assert await got(5, "ack_requeue_true") == []
+            assert await queue.get(fail=False) is None
 
 
 async def test_join_waits_for_what_consumers_hold(nodes: Nodes):
