@@ -293,7 +293,9 @@ class Node:
             parts.transactions,
         )
         app.router.add_get("/v1/connect", sockets.connect)
-        native = HttpRoutes(parts.broker, parts.sessions, counts, parts.auth, counters)
+        native = HttpRoutes(
+            parts.broker, parts.sessions, counts, parts.auth, counters, parts.peer_rpc
+        )
         native.add_to(app)
         histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))
         HistoryRoutes(native, parts.broker, parts.auth, histories).add_to(app)

@@ -50,7 +50,7 @@ from cluster.types import (
     QueueId,
     SessionId,
 )
-from node.access.permissions import Access
+from node.access.permissions import Access, Operation
 from node.broker.bodies import may_be_whole, whole
 from node.broker.ingress import NAME_BYTES_MAX, Ingress, check_name
 from node.broker.settle_retry import SettleRetry
@@ -59,7 +59,7 @@ from node.dispatch.outgoing import MessageBatch
 from node.errors import Elsewhere, Refused, error_of, reply_of
 from node.messages.message import as_map
 from node.metrics.client_counters import Counts
-from node.routing.shards import SHARD_OF, shards_of, split_of, undeletable
+from node.routing.shards import SHARD_OF, shards_of, split_of, undeletable, whole_of
 from node.settings.sections import LimitSettings
 
 PEEK_COUNT_MAX = 1_000
@@ -125,6 +125,15 @@ class Broker:
             exchange = catalog.exchange(access.vhost, source)
         if exchange is not None and exchange.routes_as == "topic":
             access.check_topic("read", source, key)
+
+    def check_queue(self, access: Access, operation: Operation, name: str) -> None:
+        """Who may read a queue that is split, or write to it, may do so with its shards. Raises
+        AccessRefused.
+        """
+        catalog = self.cluster.catalog_machine
+        info = None if operation == "configure" else catalog.queue(access.vhost, name)
+        whole = None if info is None else whole_of(catalog, info)
+        access.check(operation, "queue", name if whole is None else whole.name)
 
     @property
     def cut_off(self) -> bool:

@@ -11,7 +11,7 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.types import ConsumerKey
-from node.access.permissions import Access, Operation
+from node.access.permissions import Operation
 from node.broker import settle_retry
 from node.broker.broker import Broker
 from node.broker.publishing import Publisher
@@ -23,7 +23,7 @@ from node.protocols.native.exchanges import Exchanges
 from node.protocols.native.requests import Request
 from node.protocols.native.streams import Streams, is_stream
 from node.protocols.native.transactions import NativeTransactions
-from node.routing.shards import split_of, whole_of
+from node.routing.shards import split_of
 
 #: What is said of deliveries.
 SettleFrame = (
@@ -72,7 +72,7 @@ class Handlers:
         self._broker = broker
         self._streams = streams
         self._exchanges = Exchanges(broker, publisher)
-        self._transactions = NativeTransactions(broker, self._exchanges, transactions, self._check)
+        self._transactions = NativeTransactions(broker, self._exchanges, transactions)
         self._handlers: dict[type, Callable[[ClientSession, Any], Awaitable[None]]] = {
             requests.Publish: self._publish,
             requests.PublishPart: self._publish_part,
@@ -117,19 +117,12 @@ class Handlers:
                 if type(request) in _OF_EXCHANGES:
                     access.check(operation, "exchange", request.queue)  # type: ignore[union-attr]
                 else:
-                    self._check(access, operation, request.queue)  # type: ignore[union-attr]
+                    self._broker.check_queue(access, operation, request.queue)  # type: ignore[union-attr]
                 if type(request) is requests.Declare:
                     access.check_dead_letters(request.queue, request.arguments)
             await handler(connection, request)
         except BrokerError as error:
             connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]
-
-    def _check(self, access: Access, operation: Operation, name: str) -> None:
-        """Who may read a queue that is split may read its shards."""
-        catalog = self._broker.cluster.catalog_machine
-        info = catalog.queue(access.vhost, name) if operation == "read" else None
-        whole = None if info is None else whole_of(catalog, info)
-        access.check(operation, "queue", name if whole is None else whole.name)
 
     # --- one a request ----------------------------------------------------------------------------
 

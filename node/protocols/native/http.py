@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from aiohttp import web
 
@@ -24,19 +24,19 @@ from cluster.machine.commands import (
 from cluster.machine.interface import RowState
 from cluster.machine.replies import Enqueued, Ok
 from cluster.machine.runs import joined
-from cluster.types import ConsumerKey, LargeBody, SessionId
+from cluster.types import ConsumerKey, GroupId, LargeBody, NodeId, QueueId, SessionId
 from node.access.auth import Auth, User
 from node.access.permissions import Operation
 from node.broker.arrivals import Arrivals
 from node.broker.broker import Broker, check_shared
 from node.broker.settle_retry import SettleCommand
-from node.clients.client_session import only_in_shards
 from node.clients.sessions import Sessions
 from node.dispatch.outgoing import MessageBatch
 from node.errors import BrokerError, Elsewhere, Refused, reply_of
 from node.messages.message import as_map
 from node.messages.plain_values import loads
 from node.metrics.client_counters import ClientCounters, Counts
+from node.peer_rpc import PeerRpc
 from node.protocols.basic_auth import BasicAuth
 from node.protocols.native.frames import bodies_of, ranges_of, unpack
 from node.protocols.native.http_answers import CBOR, answer, failure
@@ -68,6 +68,15 @@ _META_HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class _Taken(NamedTuple):
+    """What a get took."""
+
+    about: dict[str, Any]  # is answered
+    info: QueueInfo  # where it is to be settled
+    session: SessionId  # holds it
+    lender: NodeId  # of the session
+
+
 class HttpRoutes:
     """The routes under /v1, but for the WebSocket."""
 
@@ -78,6 +87,7 @@ class HttpRoutes:
         counts: Counts,
         auth: Auth,
         counters: ClientCounters,
+        peer_rpc: PeerRpc,
     ) -> None:
         self._counted = counters.http
         self._auth = auth
@@ -86,6 +96,9 @@ class HttpRoutes:
         self._counts = counts
         self._sessions = sessions
         self._arrivals = Arrivals(broker.cluster)
+        self._peer_rpc = peer_rpc
+        peer_rpc.on("lease", lambda _, fields: self._lease(*fields))
+        peer_rpc.on("lease_over", lambda _, fields: self._lease_over(*fields))
 
     def add_to(self, app: web.Application) -> None:
         queue = "/v1/queues/{vhost}/{name}"
@@ -112,7 +125,7 @@ class HttpRoutes:
                 if "vhost" in where:
                     access = await self._auth.admit(user, where["vhost"])
                     if operation is not None:
-                        access.check(operation, "queue", where["name"])
+                        self._broker.check_queue(access, operation, where["name"])
                 return await handler(request)
             except BrokerError as error:
                 return self._failure(request, error)
@@ -291,21 +304,89 @@ class HttpRoutes:
         until_s = asyncio.get_running_loop().time() + wait_ms / 1000
         again_s = AGAIN_S_MIN
         while True:
-            about, session = await self._take(info, count, auto_settle, positions, lease_ms)
+            if positions:
+                taken = await self._take(info, count, auto_settle, positions, lease_ms)
+            else:
+                taken = await self._take_from_all(info, count, auto_settle, lease_ms)
+            about = taken.about
             left_s = until_s - asyncio.get_running_loop().time()
             if about["messages"] or left_s <= 0 or _is_gone(request):
                 break
+            again_s = min(AGAIN_S_MAX, again_s * 2)
             if about["ready"]:
                 await asyncio.sleep(min(left_s, again_s))
-                again_s = min(AGAIN_S_MAX, again_s * 2)
             else:
+                if self._broker.parts(info)[1:]:  # what comes to other nodes is not told here
+                    left_s = min(left_s, again_s)
                 group = self._broker.led(info.group)
                 await self._arrivals.wait(group, info.queue, left_s)
             if _is_gone(request):
                 break
-        if _is_gone(request):
-            self._sessions.take_back(info.group, session)  # nobody is there to settle them
+        if _is_gone(request):  # nobody is there to settle them
+            group, session = taken.info.group, taken.session
+            self._peer_rpc.notify(taken.lender, "lease_over", group, session)
         return answer(request, about)
+
+    async def _take_from_all(
+        self, info: QueueInfo, count: int, auto_settle: bool, lease_ms: int
+    ) -> _Taken:
+        """Of a split queue what is in itself, which waited longest, or else in the fullest of its
+        shards, whose leader lends it.
+        """
+        shards = self._broker.parts(info)[1:]
+        waiting = await asyncio.gather(*map(self._ready, shards))
+        taken = await self._take(info, count, auto_settle, (), lease_ms)
+        taken.about["ready"] += sum(waiting)
+        if taken.about["messages"]:
+            return taken
+        filled = [each for each in zip(waiting, shards, strict=True) if each[0]]
+        failed: BrokerError | None = None
+        for ready, shard in sorted(filled, key=lambda each: -each[0]):
+            try:
+                lender = self._leader(shard)
+                about, session = await self._peer_rpc.request(
+                    lender, "lease", shard.queue, count, auto_settle, lease_ms
+                )
+            except BrokerError as error:
+                failed = failed or error
+                continue
+            about["ready"] += sum(waiting) - ready
+            if about["messages"]:
+                return _Taken(about, shard, SessionId(session), lender)
+        if failed is not None:
+            raise failed
+        return taken
+
+    def _leader(self, info: QueueInfo) -> NodeId:
+        leader = self._broker.leader(info)
+        if leader is None:
+            raise Elsewhere(None)
+        return leader
+
+    async def _ready(self, info: QueueInfo) -> int:
+        """None that anybody could be given, if nobody can say."""
+        try:
+            where = info.vhost, info.name
+            about = await self._peer_rpc.request(self._leader(info), "queue_info", *where)
+        except BrokerError:
+            return 0
+        return about.get("ready", 0)
+
+    async def _lease(
+        self, queue: int, count: int, auto_settle: bool, lease_ms: int
+    ) -> tuple[dict[str, Any], str]:
+        """For another node. The lease is this one's, who leads the queue: it settles and extends
+        what was taken.
+        """
+        info = self._broker.cluster.catalog_machine.queue_by_id(QueueId(queue))
+        if info is None:
+            raise Refused(codes.NO_QUEUE, f"there is no queue {queue}")
+        self._broker.led(info.group)
+        taken = await self._take(info, count, auto_settle, (), lease_ms)
+        return taken.about, taken.session
+
+    async def _lease_over(self, group: int, session: str) -> None:
+        self._sessions.take_back(GroupId(group), SessionId(session))
 
     async def _take(
         self,
@@ -314,8 +395,7 @@ class HttpRoutes:
         auto_settle: bool,
         positions: Sequence[tuple[int, int]],
         lease_ms: int,
-    ) -> tuple[dict[str, Any], SessionId]:
-        """What is answered, and the session that holds it."""
+    ) -> _Taken:
         session = await self._sessions.lend(info.group, lease_ms)
         try:
             key, ready, batches = await self._broker.get(
@@ -338,14 +418,18 @@ class HttpRoutes:
             raise
         if not batches:
             self._sessions.take_back(info.group, session)
-            if shards := [] if positions else self._broker.shard_names(info):
-                raise only_in_shards(info, shards)
         self._counted.of(info).got(batches, auto=auto_settle)
         self._counts.delivered += sum(len(batch.bodies) for batch in batches)
         self._counts.redelivered += sum(len(b.bodies) for b in batches if b.acquired_count)
         messages = [message for batch in batches for message in _messages(batch)]
-        about = {"consumer": key, "ready": ready, "lease_ms": lease_ms, "messages": messages}
-        return about, session
+        about = {
+            "queue": info.name,
+            "consumer": key,
+            "ready": ready,
+            "lease_ms": lease_ms,
+            "messages": messages,
+        }
+        return _Taken(about, info, session, self._broker.cluster.node)
 
     async def _settle(self, request: web.Request) -> web.Response:
         info = await self._shared(request)

@@ -5,14 +5,13 @@ They become the same steps as an AMQP channel's, and `node.broker.transactions` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Discard, Enqueue, Return, Settle, Step
 from cluster.machine.replies import BAD_ARGUMENT
 from cluster.types import ConsumerKey, GroupId
-from node.access.permissions import Access, Operation
 from node.broker.broker import Broker
 from node.broker.transactions import TransactionCoordinator
 from node.clients.client_session import ClientSession
@@ -30,10 +29,7 @@ class NativeTransactions:
         broker: Broker,
         exchanges: Exchanges,
         transactions: TransactionCoordinator,
-        check: Callable[[Access, Operation, str], None],
     ) -> None:
-        """`check`: whether somebody may do that with a queue."""
-        self._check = check
         self._broker = broker
         self._exchanges = exchanges
         self._transactions = transactions
@@ -62,7 +58,7 @@ class NativeTransactions:
             return await self._routed(connection, frame)
         if access is not None:
             operation = "write" if isinstance(frame, requests.Publish) else "read"
-            self._check(access, operation, frame.queue)
+            self._broker.check_queue(access, operation, frame.queue)
         if isinstance(frame, requests.Publish):
             info = await self._broker.find(vhost, frame.queue)
             command, _ = self._broker.ingress.batch(

@@ -302,9 +302,11 @@ async def test_a_purge_by_the_one_name_drops_all_and_by_a_shards_name_that_shard
         assert (await lengths(api))["jobs.1"] == held["jobs.1"]
 
 
-async def posted(nodes: Nodes, queue: str, what: str, **body: Any) -> dict[str, Any]:
+async def posted(
+    nodes: Nodes, queue: str, what: str, user: str = "guest", password: str = "guest", **body: Any
+) -> dict[str, Any]:
     """Over HTTP under /v1, at the queue's leader; `status` is in the answer."""
-    headers = {"Authorization": aiohttp.encode_basic_auth("guest", "guest")}
+    headers = {"Authorization": aiohttp.encode_basic_auth(user, password)}
     url = f"http://{nodes.one.http_address}/v1/queues/%2F/{queue}/{what}"
     async with aiohttp.ClientSession(headers=headers) as http:
         while True:
@@ -641,7 +643,7 @@ async def test_a_native_consumers_credit_is_for_all_shards_together(nodes: Nodes
         assert [each.body.decode() for each in found] == [aside["payload"]]
 
 
-async def test_what_waits_in_shards_is_got_natively_and_http_names_them(nodes: Nodes):
+async def test_what_waits_in_shards_is_got_natively(nodes: Nodes):
     api = api_of(nodes.one)
     async with (
         channel_at(nodes.nodes["n2"]) as channel,
@@ -659,14 +661,60 @@ async def test_what_waits_in_shards_is_got_natively_and_http_names_them(nodes: N
                 await each.settle()
         assert found == set(range(11))
         assert await client.get("jobs") == []
-        leader = nodes.nodes[(await client.info("jobs"))["leader"]]
-        headers = {"Authorization": aiohttp.encode_basic_auth("guest", "guest")}
-        async with aiohttp.ClientSession(headers=headers) as http:
-            url = f"http://{leader.http_address}/v1/queues/%2F/jobs/get"
-            async with http.post(url, json={}) as response:
-                refused = await response.json()
-        assert (response.status, refused["code"]) == (409, "split_queue")
-        assert "jobs.1, jobs.2, jobs.3" in refused["reason"]
+
+
+async def test_a_get_over_http_draws_from_all_shards_and_its_answer_says_where_to_settle(
+    nodes: Nodes,
+):
+    api = api_of(nodes.one)
+    async with channel_at(nodes.nodes["n2"]) as channel:
+        await declared(channel)
+        await publish(channel, 10)
+        await split(api)
+        await publish(channel, *range(10))
+        found: list[int] = []
+        queues: list[str] = []
+        while len(found) < 11:
+            got = await posted(nodes, "jobs", "get", count=2)
+            assert got["status"] == 200, got
+            assert got["messages"]
+            queues.append(got["queue"])
+            found += [int(each["body"]) for each in got["messages"]]
+            assert got["ready"] == 11 - len(found)
+            held = {
+                "consumer": got["consumer"],
+                "ranges": [[each["position"]] * 2 for each in got["messages"]],
+            }
+            extended = await posted(nodes, got["queue"], "settle", outcome="extend", **held)
+            assert extended["outcome"] == "ok"
+            settled = await posted(nodes, got["queue"], "settle", **held)
+            assert settled["count"] == len(got["messages"])
+        assert queues[0] == "jobs"
+        assert set(queues[1:]) == set(NAMES)
+        assert sorted(found) == list(range(11))
+        waiting = asyncio.create_task(posted(nodes, "jobs", "get", wait_ms=30_000, auto_settle=True))
+        assert (await posted(nodes, "jobs", "get"))["messages"] == []
+        await publish(channel, 12)
+        assert [each["body"] for each in (await waiting)["messages"]] == ["12"]
+        await until(lambda: has_in_all(api, 0))
+
+
+async def test_who_may_use_a_queue_may_settle_in_its_shards_over_http(nodes: Nodes):
+    api = api_of(nodes.one)
+    await api.put("users/reader", password="secret", tags="")
+    rights = {"configure": "^$", "write": "^$", "read": "^jobs$"}
+    await api.put("permissions/%2F/reader", **rights)
+    async with channel_at(nodes.one) as channel:
+        await declared(channel)
+        await api.queue("jobs.4", shard_of="jobs")  # says so itself
+        await split(api)
+        await publish(channel, 1)
+        as_reader = {"user": "reader", "password": "secret"}
+        got = await posted(nodes, "jobs", "get", **as_reader)
+        assert got["queue"] in NAMES
+        held = {"consumer": got["consumer"], "ranges": [[got["messages"][0]["position"]] * 2]}
+        assert (await posted(nodes, got["queue"], "settle", **held, **as_reader))["count"] == 1
+        assert (await posted(nodes, "jobs.4", "get", **as_reader))["status"] == 403
 
 
 async def test_a_native_client_that_knows_no_shards_is_told_to_consume_them(nodes: Nodes):
