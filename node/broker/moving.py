@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, cast
 from cluster.groups.group_like import GroupLike
 from cluster.machine import replies as codes
 from cluster.machine.admission import CARRIER_PREFIX
+from cluster.machine.arguments import GROUP_KEY
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     ATTR_DEATHS,
     ATTR_DELIVER_AT_MS,
     ATTR_PRIORITY,
     ATTR_TTL_MS,
+    ROUTING_KEY,
     Enqueue,
     Extend,
     Ranges,
@@ -35,10 +37,9 @@ from node.broker.broker import PEEK_COUNT_MAX, Broker, message_id
 from node.broker.transactions import TransactionCoordinator
 from node.errors import Elsewhere, Refused, error_of
 from node.messages.group_keys import with_group_keys
-from node.messages.message import as_map, exchange_and_key, headers_of, key_of_dead, on_wire
+from node.messages.message import as_map, headers_of, key_of_dead, routing_key_of
 from node.peer_rpc import PeerRpc
-from node.routing.hashing import Shares
-from node.routing.shards import key_of, taking
+from node.routing.shards import whole_of
 
 #: Messages that one request names, and that one looks at to find as many.
 NAMED_MAX = 1_000
@@ -116,6 +117,19 @@ class Moving:
     ) -> list[dict[str, Any]]:
         """As `Broker.peek`, with `meta` as it is stored."""
         return await self._ask(info, "waiting_peek", start, count, state)
+
+    async def peek_at_all(
+        self, info: QueueInfo, *, start: int, count: int, state: str | None
+    ) -> list[dict[str, Any]]:
+        """Of a split queue those that came first, in whichever of its shards, which is their
+        `queue`. Positions count in each: what begins behind the first one is of the queue itself.
+        """
+        found: list[dict[str, Any]] = []
+        for each in self._broker.parts(info) if start <= 1 else (info,):
+            rows = await self.peek(each, start=start, count=count, state=state)
+            found += [{**row, "queue": each.name} for row in rows]
+            found = sorted(found, key=lambda row: row["enqueued_ms"])[:count]
+        return found
 
     async def move(self, info: QueueInfo, positions: Ranges, to: QueueInfo | None) -> Moved:
         """To that queue; None: dead letters go back to the queues in which they died."""
@@ -346,25 +360,33 @@ class Moving:
     def _target(self, info: QueueInfo, message: Waiting, to: int | None) -> QueueInfo | None:
         catalog = self._broker.cluster.catalog_machine
         if to == info.queue:
-            return self._shard(info, message)
+            shard = self._shard(info, message, key_of_dead(message.row.chunk.deaths))
+            return None if shard is info else shard
         if to is not None:
-            return catalog.queue_by_id(QueueId(to))
+            target = catalog.queue_by_id(QueueId(to))
+            return None if target is None else self._shard(target, message, None)
         for death in message.row.chunk.deaths or ():
             if death["queue"] != info.name:
                 found = catalog.queue(info.vhost, death["queue"])
-                return None if found is None or found.stream is not None else found
+                if found is None or found.stream is not None:
+                    return None
+                # Where it died may be a shard, of a queue that is split otherwise now.
+                keys = cast("list[str]", death.get("routing-keys") or [None])
+                return self._shard(whole_of(catalog, found) or found, message, keys[0])
         return None
 
-    def _shard(self, info: QueueInfo, message: Waiting) -> QueueInfo | None:
-        """By its key, as it would be published now; one that came by the queue's name has none."""
-        shards = taking(self._broker.cluster.catalog_machine, info.vhost).get(info.name, ())
-        own = key_of_dead(message.row.chunk.deaths)
-        if own is None:
-            own = exchange_and_key(on_wire(message.meta, info.name)[0])[1]
-        key = key_of(info, own, lambda: headers_of(message.meta))
-        if key is None:
-            key = str(message.row.position)
-        return Shares((each.name, 1, each) for each in shards).pick(key)
+    def _shard(self, info: QueueInfo, message: Waiting, key: str | None) -> QueueInfo:
+        """Where it would be published to now under this key, its own if that is None. A message
+        that is looked at twice goes the same way.
+        """
+        if info.arguments.get(GROUP_KEY) == ROUTING_KEY:  # by which it is in a group there
+            key = key_of_dead(message.row.chunk.deaths)
+        return self._broker.ingress.router.shard(
+            info,
+            routing_key_of(message.meta) if key is None else key,
+            lambda: headers_of(message.meta),
+            otherwise=str(message.row.position),
+        )
 
     def _steps(
         self, info: QueueInfo, messages: Sequence[Waiting], to: int | None
@@ -397,11 +419,11 @@ class Moving:
             found, too_large = await self._read(info, group, part)
             skipped += too_large
             end = found[-1].row.position if found and len(found) < len(part) else part[-1]
-            for run in _runs(found):
+            for into, run in self._runs(target, found):
                 first = run[0].row.position
-                command = _enqueue(target, publisher, first, run)
+                command = _enqueue(into, publisher, first, run)
                 outcome = await self._broker.cluster.retries.ask(
-                    target.group, command, within_s=DECIDE_S_MAX
+                    into.group, command, within_s=DECIDE_S_MAX
                 )
                 if outcome.kind != "ok":
                     raise error_of(outcome)
@@ -409,9 +431,24 @@ class Moving:
                 refused = sum(last - first + 1 for first, last in reply.refused)
                 done += len(run) - refused
                 if refused:
-                    return [done, count - done - skipped - len(left), skipped, target.name]
+                    return [done, count - done - skipped - len(left), skipped, into.name]
             left = [at for at in left if at > end]
         return [done, count - done - skipped, skipped]
+
+    def _runs(
+        self, target: QueueInfo, messages: Sequence[Waiting]
+    ) -> list[tuple[QueueInfo, list[Waiting]]]:
+        """Neighbours, whose positions follow each other, that go to the same queue."""
+        found: list[tuple[QueueInfo, list[Waiting]]] = []
+        for each in messages:
+            into = self._shard(target, each, None)
+            if found and found[-1][0] is into:
+                run = found[-1][1]
+                if run[-1].row.position + 1 == each.row.position:
+                    run.append(each)
+                    continue
+            found.append((into, [each]))
+        return found
 
 
 def _each(named: Sequence[Sequence[int]]) -> list[int]:
@@ -442,17 +479,6 @@ def _attrs(row: Row) -> dict[int, Any] | None:
         ATTR_DEATHS: mark.deaths,
     }
     return {name: value for name, value in attrs.items() if value is not None} or None
-
-
-def _runs(messages: Sequence[Waiting]) -> list[list[Waiting]]:
-    """Neighbours: their positions follow each other."""
-    found: list[list[Waiting]] = []
-    for each in messages:
-        if found and found[-1][-1].row.position + 1 == each.row.position:
-            found[-1].append(each)
-        else:
-            found.append([each])
-    return found
 
 
 # --- which messages -------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ HELD_MS_MAX = 60_000
 #: A message that came back to its queue so often as a dead letter goes round and round.
 LOOPS_MIN = 5
 CONSUMERS_SHOWN = 3
+#: Troubles that a queue and all its shards have together.
+SHARED = frozenset(("alarm", "vhost_full"))
 
 
 class Finding(NamedTuple):
@@ -90,7 +92,7 @@ class Situation:
     queue: QueueState | None = None  # None: nobody who knows could be asked
     bindings: int = 0  # besides that of the default exchange
     shards: int = 0  # among which it is split
-    is_shard: bool = False  # to which is published by another's name
+    whole: str | None = None  # the queue of which it is a shard, by whose name it is used
     alarms: Sequence[str] = ()  # which nodes are low on what
     vhost_full: str | None = None
     dead_letters: DeadLetterTarget | None = field(default=None)
@@ -109,7 +111,7 @@ def diagnose(situation: Situation) -> list[Finding]:
         return [_no_leader(situation)]
     named = argument(situation.vhost, situation.name)
     return [
-        *_deliveries(named, queue),
+        *_deliveries(named, argument(situation.vhost, situation.whole or situation.name), queue),
         *_publishes(situation, named, queue),
         *_dead_letters(situation, queue),
     ]
@@ -140,7 +142,8 @@ def _no_leader(situation: Situation) -> Finding:
 # --- deliveries -----------------------------------------------------------------------------------
 
 
-def _deliveries(named: str, queue: QueueState) -> Iterator[Finding]:
+def _deliveries(named: str, consumed: str, queue: QueueState) -> Iterator[Finding]:
+    """`consumed`: by which name."""
     if queue.paused:
         waiting = queue.ready + queue.delayed
         yield Finding(
@@ -149,7 +152,7 @@ def _deliveries(named: str, queue: QueueState) -> Iterator[Finding]:
             f"quorate queue pause {named} --resume",
         )
     elif queue.ready:
-        yield from _waiting(named, queue)
+        yield from _waiting(named, consumed, queue)
     elif queue.delayed:
         yield Finding(
             "delayed",
@@ -167,7 +170,7 @@ def _deliveries(named: str, queue: QueueState) -> Iterator[Finding]:
             )
 
 
-def _waiting(named: str, queue: QueueState) -> Iterator[Finding]:
+def _waiting(named: str, consumed: str, queue: QueueState) -> Iterator[Finding]:
     one = queue.ready == 1
     waits = "1 message is ready" if one else f"{queue.ready:,} messages are ready"
     registered = [each for each in queue.consumers if each.status not in ("cancelled", "get")]
@@ -186,7 +189,7 @@ def _waiting(named: str, queue: QueueState) -> Iterator[Finding]:
         yield Finding(
             "no_consumer",
             f"{waits}, and nobody is subscribed.",
-            f"start a consumer (`quorate consume {named}` is one), or `quorate queue move"
+            f"start a consumer (`quorate consume {consumed}` is one), or `quorate queue move"
             f" {named} TARGET`",
         )
         return
@@ -296,7 +299,7 @@ def _publishes(situation: Situation, named: str, queue: QueueState) -> Iterator[
             "raise the message TTL, or consume faster; `quorate recover-messages` finds them again",
         )
     held = queue.ready + queue.unsettled + queue.delayed
-    reached = situation.bindings or situation.shards or situation.is_shard
+    reached = situation.bindings or situation.shards or situation.whole is not None
     if not held and not queue.published and not reached and not queue.expired:
         yield Finding(
             "no_binding",

@@ -18,7 +18,7 @@ from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
 from node.management.context import DONE, Call, Endpoint, Response, created
-from node.management.diagnosis import diagnose
+from node.management.diagnosis import SHARED, diagnose
 from node.management.errors import bad_request, not_found
 from node.management.facts import COUNTED, QueueFacts
 from node.management.paging import PAGE_SIZE_MAX, ListQuery, cut_columns, listed
@@ -303,7 +303,11 @@ async def why(call: Call) -> Json:
     situation, *of_shards = await situations_of(call, call.services.broker.parts(info))
     findings = [each._asdict() for each in diagnose(situation)]
     for of_shard in of_shards:
-        findings += [{**each._asdict(), "shard": of_shard.name} for each in diagnose(of_shard)]
+        findings += [
+            {**each._asdict(), "shard": of_shard.name}
+            for each in diagnose(of_shard)
+            if each.code not in SHARED
+        ]
     return {
         "name": info.name,
         "vhost": info.vhost,

@@ -21,7 +21,7 @@ from node.management.diagnosis import (
     Situation,
 )
 from node.management.queue_state import KIND, refused_by
-from node.routing.shards import SHARD_OF, split_of
+from node.routing.shards import split_of, whole_of
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ async def _situation(call: Call, info: QueueInfo, channels: Mapping[str, Json]) 
         queue=None if leader is None else await _ask(call, leader, info, channels),
         bindings=len(catalog.bindings_to(info.vhost, "queue", info.name)),
         shards=0 if split is None or split.joining else len(split.shards),
-        is_shard=SHARD_OF in info.arguments,
+        whole=None if (whole := whole_of(catalog, info)) is None else whole.name,
         alarms=_alarms(call),
         vhost_full=services.broker.ingress.full_vhosts.get(info.vhost),
         dead_letters=await _dead_letters(call, info),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any, cast, get_args
 
 from cluster.machine import replies as codes
@@ -16,6 +17,7 @@ from node.management.errors import bad_request, no_such, not_found
 from node.management.messages import encoded, properties_of
 from node.management.queues import unlocked
 from node.messages.message import exchange_and_key, on_wire
+from node.routing.shards import whole_of
 
 Json = dict[str, Any]
 
@@ -43,6 +45,18 @@ def _target(call: Call, name: str) -> QueueInfo:
     _no_stream(info)
     call.access.check("write", "exchange", "")  # by which a queue is published to by its name
     return info
+
+
+def _check_other(call: Call, info: QueueInfo, target: QueueInfo, done: str) -> None:
+    if target.queue == info.queue:
+        raise bad_request(f"a queue is not {done} to itself")
+    if target == whole_of(call.catalog, info) and call.services.broker.ingress.router.is_split(
+        target
+    ):
+        raise bad_request(
+            f"{info.name} is a shard of {target.name}, and would get them back: to make that one"
+            f" queue again, `quorate queue join {quote(target.name)}`"
+        )
 
 
 def _positions(call: Call) -> list[tuple[int, int]]:
@@ -73,8 +87,7 @@ async def move(call: Call) -> Json:
     name = call.body.text("to", "")
     if name:
         target = _target(call, name)
-        if target.queue == info.queue:
-            raise bad_request("a queue is not moved to itself")
+        _check_other(call, info, target, "moved")
     else:  # dead letters, to where they come from
         target = None
         call.access.check("write", "exchange", "")
@@ -104,8 +117,7 @@ async def copy(call: Call) -> Json:
     info = _queue(call)
     positions = _positions(call)
     target = _target(call, call.body.text("to"))
-    if target.queue == info.queue:
-        raise bad_request("a queue is not copied to itself")
+    _check_other(call, info, target, "copied")
     operation = call.body.text("operation")
     if not 1 <= len(operation) <= 64:
         raise bad_request("operation must be text of 1 to 64 characters")
@@ -123,7 +135,7 @@ async def peek(call: Call) -> list[Json]:
     state = call.query.get("state") or None
     if state not in {None, *get_args(RowState)}:
         raise bad_request(f"state is one of {', '.join(get_args(RowState))}")
-    rows = await call.services.moving.peek(info, start=start, count=count, state=state)
+    rows = await call.services.moving.peek_at_all(info, start=start, count=count, state=state)
     return [_peeked(info, row, truncate) for row in rows]
 
 
@@ -145,11 +157,16 @@ def _peeked(info: QueueInfo, row: Json, truncate: int) -> Json:
 
 
 async def list_delayed(call: Call) -> list[Json]:
-    """By position: `start` goes on behind the last one."""
+    """By position: `start` goes on behind the last one. Of a split queue those of its shards, too,
+    which are their `queue`: positions count there.
+    """
     info = _queue(call)
     start, count = _number(call, "start", 1), _number(call, "count", 100)
-    rows = await call.services.moving.delayed(info, start=start, count=count)
-    return [_shown(info, row) for row in rows]
+    found: list[Json] = []
+    for each in call.services.broker.parts(info) if start <= 1 else (info,):
+        rows = await call.services.moving.delayed(each, start=start, count=count)
+        found += [_shown(each, row) for row in rows]
+    return found[:count]
 
 
 def _number(call: Call, name: str, default: int) -> int:
@@ -164,6 +181,7 @@ def _shown(info: QueueInfo, row: Delayed) -> Json:
     exchange, key = exchange_and_key(where)
     return {
         "id": row.message or str(row.position),
+        "queue": info.name,
         "position": row.position,
         "due_ms": row.due_ms,
         "enqueued_ms": row.enqueued_ms,
@@ -176,19 +194,19 @@ def _shown(info: QueueInfo, row: Delayed) -> Json:
 
 
 async def _found(call: Call) -> tuple[QueueInfo, int]:
-    """A message by its id, or by its position in the queue."""
+    """A message by its id, also in a shard of the queue, or by its position in the queue."""
     info, text = _queue(call), call.names["id"]
     if text.isascii() and text.isdecimal() and 0 < len(text) <= 18:
         return info, int(text)
     message = MessageId.parse(text)
     if message is None:
         raise bad_request(f"{text!r} is no id of a message, and no position")
-    position = None
-    if message.group == info.group:
-        position = await call.services.moving.find(info, message)
-    if position is None:
-        raise not_found()
-    return info, position
+    for each in call.services.broker.parts(info):
+        if message.group == each.group:
+            position = await call.services.moving.find(each, message)
+            if position is not None:
+                return each, position
+    raise not_found()
 
 
 async def one_delayed(call: Call) -> Json:
@@ -228,7 +246,8 @@ async def extend(call: Call) -> Json:
     timeout_ms = call.body.integer("timeout_ms")
     if not 0 <= timeout_ms <= SPAN_MS_MAX:
         raise bad_request(f"timeout_ms must be from 0 (no limit) to {SPAN_MS_MAX}")
-    return {"extended": await call.services.moving.extend(info, timeout_ms)}
+    every = call.services.broker.parts(info)
+    return {"extended": sum([await call.services.moving.extend(i, timeout_ms) for i in every])}
 
 
 _ONE = "queues/{vhost}/{queue}"

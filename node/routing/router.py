@@ -67,6 +67,9 @@ class _Known:
     split: dict[str, Shares[QueueInfo]] | None = None  # queues that are, at this version
 
 
+def _no_property(_: str) -> None: ...
+
+
 class Router:
     """One a node."""
 
@@ -81,7 +84,7 @@ class Router:
         exchange: str,
         key: str,
         headers: Callable[[], Mapping[str, Any]],
-        property_of: Callable[[str], object] = lambda _: None,
+        property_of: Callable[[str], object] = _no_property,
         copies: Sequence[str] = (),
         *,
         steady: bool = False,
@@ -99,6 +102,41 @@ class Router:
         info = self._catalog.exchange(vhost, exchange)
         if info is None:
             return None
+        known = self._known(vhost)
+        message = RoutedMessage(key, headers, property_of)
+        queues = tuple(self._walk(known, info, message, copies))
+        if split := self._split(known, vhost):
+            queues = tuple([self._shard(split, each, message, steady) for each in queues])
+        by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
+        route = Route(info, queues, message.by_chance, by_topic, beyond_key)
+        if not beyond_key and not copies:
+            if len(known.routes) >= ROUTES_MAX:
+                known.routes.clear()
+            known.routes[exchange, key] = route
+        return route
+
+    def is_split(self, queue: QueueInfo) -> bool:
+        """What is published to it goes to its shards."""
+        return queue.name in self._split(self._known(queue.vhost), queue.vhost)
+
+    def shard(
+        self,
+        queue: QueueInfo,
+        key: str | None,
+        headers: Callable[[], Mapping[str, Any]],
+        otherwise: str | None = None,
+    ) -> QueueInfo:
+        """The queue, or that of its shards to which a message goes that is published to it under
+        this key, or under its name alone. `otherwise` decides where nothing of the message does.
+        """
+        split = self._split(self._known(queue.vhost), queue.vhost)
+        message = RoutedMessage(queue.name if key is None else key, headers, _no_property)
+        return self._shard(split, queue, message, steady=False, otherwise=otherwise)
+
+    def _known(self, vhost: str) -> _Known:
+        """Of the virtual host as it is now."""
+        version = self._catalog.routing_version(vhost)
+        known = self._vhosts.get(vhost)
         if known is None:
             if len(self._vhosts) >= VHOSTS_MAX:
                 self._vhosts.clear()
@@ -108,22 +146,16 @@ class Router:
             known.routes.clear()
             known.checked.clear()
             known.split = None
-        message = RoutedMessage(key, headers, property_of)
-        queues = tuple(self._walk(known, info, message, copies))
+        return known
+
+    def _split(self, known: _Known, vhost: str) -> Mapping[str, Shares[QueueInfo]]:
+        """Queues that are, by name."""
         if known.split is None:
             shards = taking(self._catalog, vhost)
             known.split = {
                 name: Shares((each.name, 1, each) for each in some) for name, some in shards.items()
             }
-        if known.split:
-            queues = tuple([self._shard(known.split, each, message, steady) for each in queues])
-        by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
-        route = Route(info, queues, message.by_chance, by_topic, beyond_key)
-        if not beyond_key and not copies:
-            if len(known.routes) >= ROUTES_MAX:
-                known.routes.clear()
-            known.routes[exchange, key] = route
-        return route
+        return known.split
 
     def _shard(
         self,
@@ -131,6 +163,7 @@ class Router:
         queue: QueueInfo,
         message: RoutedMessage,
         steady: bool,
+        otherwise: str | None = None,
     ) -> QueueInfo:
         """The queue, or that of its shards to which the message goes."""
         shares = split.get(queue.name)
@@ -141,6 +174,8 @@ class Router:
             message.by_chance = message.beyond_key = True
             if steady:
                 return queue
+            if otherwise is not None:
+                return shares.pick(otherwise) or queue
             # No dice: a run that is simulated routes the same when it is repeated.
             self._drawn += 1
             key = str(self._drawn)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
@@ -212,12 +212,13 @@ def _run(moving: Moving, *, dry_run: bool) -> int:
         words = f"{found['count']:,} messages, {found['bytes']:,} bytes, would be affected"
         return moving.cluster.done(f"queue {moving.source}: {words}", **found)
     found = moving.cluster.api(
-        lambda api: carry(api, moving, shown=not moving.cluster.as_json),
+        lambda api: _carry_all(api, moving),
         missing=missing(moving.source),
     )
     verb = "moved" if moving.how == "move" else "copied"
     to = f"to {moving.target}" if moving.target else "back to where they died"
     words = f"queue {moving.source}: {found['done']:,} messages {verb} {to}"
+    left_in = found.pop("left_in", moving.source)
     for name, why in (
         ("gone", "were taken by somebody else meanwhile"),
         ("skipped", "were left: too large, or their queue is gone"),
@@ -226,8 +227,10 @@ def _run(moving: Moving, *, dry_run: bool) -> int:
             words += f"; {found[name]:,} {why}"
     if found["full"]:
         rest = f"from position {found['next']} on"
+        if left_in != moving.source:
+            rest += f" of {left_in}, and behind that"
         more = f" --operation {moving.operation} --start {found['next']}"
-        again = more if moving.how == "copy" else ""
+        again = more if moving.how == "copy" and left_in == moving.source else ""
         words += f"; {found['full']} is full: what is left, {rest}, is as it was"
         words += f"\n  next: make room there, and run it again{again}"
     moving.cluster.done(words, **found)
@@ -246,13 +249,49 @@ def _check_target(moving: Moving, target: str) -> None:
 
 async def _would(api: Management, moving: Moving) -> Row:
     total: Row = {"count": 0, "bytes": 0}
-    start: int | None = moving.start
-    while start is not None and (moving.count is None or total["count"] < moving.count):
-        found = await _select(api, moving, start, total["count"])
-        for name in total:
-            total[name] += found[name]
-        start = found["next"]
+    for part in await _parts(api, moving):
+        start: int | None = part.start
+        while start is not None and (moving.count is None or total["count"] < moving.count):
+            found = await _select(api, part, start, total["count"])
+            for name in total:
+                total[name] += found[name]
+            start = found["next"]
     return total
+
+
+async def _parts(api: Management, moving: Moving) -> list[Moving]:
+    """Of a split queue what is in itself and in each of its shards. CommandError."""
+    row = await api.get("queues", moving.cluster.vhost, moving.source, columns="name,shards")
+    shards: list[str] = [name for name in row.get("shards") or () if name != moving.target]
+    if shards and moving.start > 1:
+        raise CommandError(
+            f"queue {moving.source} is split, and positions count in each of its shards: name one"
+            f" of {', '.join(shards)} with --start",
+            2,
+        )
+    return [moving, *[replace(moving, source=name) for name in shards]]
+
+
+async def _carry_all(api: Management, moving: Moving) -> Row:
+    """As `carry`, of a split queue from all of it."""
+    shown = not moving.cluster.as_json
+    parts = await _parts(api, moving)
+    if len(parts) == 1:
+        return await carry(api, moving, shown=shown)
+    total: Row = {"done": 0, "gone": 0, "skipped": 0, "full": "", "next": moving.start}
+    while True:
+        before = total["done"]
+        for part in parts:
+            left = None if moving.count is None else moving.count - total["done"]
+            if left == 0:
+                break
+            found = await carry(api, replace(part, count=left), shown=shown)
+            for name in ("done", "gone", "skipped"):
+                total[name] += found[name]
+            if found["full"]:
+                return {**total, **found, "left_in": part.source, "done": total["done"]}
+        if not moving.until_empty or total["done"] == before:
+            return total
 
 
 async def _select(api: Management, moving: Moving, start: int, so_far: int) -> Row:
@@ -397,13 +436,13 @@ def delayed_fetch(
 ) -> int:
     """Take messages out now, deferred or delayed ones, and write their bodies, each as a line."""
 
-    async def look(api: Management) -> tuple[list[int], list[str]]:
-        positions: list[int] = []
+    async def look(api: Management) -> tuple[dict[str, list[int]], list[str]]:
+        positions: dict[str, list[int]] = {}  # of a split queue by shard
         gone: list[str] = []
         for each in ids:
             try:
                 row = await api.get("queues", cluster.vhost, queue, "delayed", each)
-                positions.append(row["position"])
+                positions.setdefault(row.get("queue", queue), []).append(row["position"])
             except Refused as refused:
                 if refused.code != "not_found":
                     raise
@@ -413,7 +452,11 @@ def delayed_fetch(
         return positions, gone
 
     async def fetch(client: Client) -> int:
-        found = await client.fetch(queue, positions)
+        found = [
+            delivery
+            for name, some in positions.items()
+            for delivery in await client.fetch(name, some)
+        ]
         for delivery in found:
             body = delivery.body.decode(errors="replace")
             if cluster.as_json:

@@ -207,9 +207,8 @@ def queue_purge(
     yes: Yes = False,
 ) -> int:
     """Drop all messages that nobody holds. It asks first when there are any."""
-    if not yes:
-        if ready := cluster.client(lambda client: _ready(client, queue)):
-            agree(f"purge queue {queue}", f"{counted(ready, 'message')} would be lost", yes=yes)
+    if not yes and (ready := cluster.client(lambda client: _ready(client, queue))):
+        agree(f"purge queue {queue}", f"{counted(ready, 'message')} would be lost", yes=yes)
     count = cluster.client(lambda client: client.purge(queue))
     if cluster.as_json:
         emit({"queue": queue, "purged": count})
@@ -253,13 +252,16 @@ def queue_peek(
         for row in rows:
             emit(row)
         return 0
-    table = Table("message", "position", "state", "bytes", "body")
+    in_shards = any(row.get("queue", queue) != queue for row in rows)
+    shard = ("shard",) if in_shards else ()
+    table = Table("message", *shard, "position", "state", "bytes", "body")
     for row in rows:
         body = row.get("body", b"")
         data = body if isinstance(body, bytes) else str(body).encode()
         text = data[:60].decode("utf-8", "backslashreplace")
         table.add_row(
             str(row.get("message") or "-"),
+            *((row["queue"],) if in_shards else ()),
             str(row.get("position")),
             str(row.get("state")),
             str(len(data)),

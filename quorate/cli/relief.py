@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from quorate.cli.api import Commands, InVhost, Queue
-from quorate.cli.backlogs import AT_ONCE, Moving, Rate, carry
+from quorate.cli.backlogs import AT_ONCE, Moving, Rate, carry, missing
 from quorate.cli.output import CommandError, emit, say
 
 if TYPE_CHECKING:
@@ -144,6 +144,18 @@ def queue_relieve(
         wrong = "--rate holds for moves within a cluster; a shovel goes as fast as both sides do"
     if wrong is not None:
         raise CommandError(wrong, 2)
+    here = [queue] if uri is not None else [queue, to]
+    for name in here:
+        row = cluster.api(
+            lambda api: api.get("queues", cluster.vhost, name, columns="name,shards"),  # noqa: B023 -- asked here
+            missing=missing(name),
+        )
+        if shards := row.get("shards"):
+            raise CommandError(
+                f"queue {name} is split, and each of its shards has levels of its own: relieve"
+                f" {', '.join(shards)}, each with another queue",
+                2,
+            )
     if uri is None:
         relief = Moves(cluster, queue, to, levels, rate)
     else:
