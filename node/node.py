@@ -294,7 +294,13 @@ class Node:
         )
         app.router.add_get("/v1/connect", sockets.connect)
         native = HttpRoutes(
-            parts.broker, parts.sessions, counts, parts.auth, counters, parts.peer_rpc
+            parts.broker,
+            parts.sessions,
+            counts,
+            parts.auth,
+            counters,
+            parts.peer_rpc,
+            parts.moving,
         )
         native.add_to(app)
         histories = Histories(self.cluster, self.settings.limits, log_folders(self.settings))

@@ -72,6 +72,7 @@ class Batch:
     sent_at_s: float = 0.0  # the first time, in the loop's time
     confirmed_at_s: float = 0.0
     done: bool = False
+    shards: list[str] | None = None  # to which its bodies go, once a node has said so
 
     def fields(self) -> tuple[Any, Any]:
         """Meta and attrs for the frame."""

@@ -284,7 +284,7 @@ class Client:
         try:
             return await self._get(queue, count, auto_settle, timeout)
         except Refused as refused:
-            if refused.code != "split_queue":
+            if refused.code != wire.SPLIT_QUEUE:
                 raise
             shards: list[str] = list(refused.detail)
         for shard in random.sample(shards, len(shards)):

@@ -6,6 +6,9 @@ has given up: a gap would stop everything behind it.
 
 When a frame was surely not stored, what is behind it needs other numbers: the line *drains*, it
 sends nothing until what is on its way is answered, and starts again (quorate.numbering).
+
+A queue that is split has one line for each shard, each with numbers of its own. A node says to
+which of them a message goes, before it is given to that line.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from quorate import wire
@@ -22,8 +27,11 @@ from quorate.core import Core
 from quorate.errors import ClientClosed, OutcomeUnknown, QuorateError, Refused, Unreachable
 from quorate.numbering import Numbering
 from quorate.routes import Backoff
+from quorate.spread import Collected, of_places, places_by_shard
 
 _OUT_OF_SEQUENCE = "out_of_sequence"
+#: What is said of a shard whose queue is joined, or is one again.
+GONE = frozenset(("joined", "no_queue"))
 #: By so much a call of `publish` may outlast its timeout: many that wait are looked at together.
 LATE_S_MAX = 0.01
 
@@ -31,8 +39,21 @@ LATE_S_MAX = 0.01
 class PublisherPipeline:
     """All of one name's (or one unnamed publisher's) unconfirmed frames for one queue."""
 
-    def __init__(self, core: Core, queue: str, name: str | None, next_seqno: int | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        queue: str,
+        name: str | None,
+        next_seqno: int | None,
+        whole: PublisherPipeline | None = None,
+    ) -> None:
+        """`whole`: of the split queue of which this is a shard."""
         self.queue = queue
+        self._whole = whole
+        self._split = False  # as far as a node said: its shards get what is published
+        self._asking: deque[Batch] = deque()  # of which a node is asked to which shards they go
+        self._shards: dict[str, PublisherPipeline] = {}
+        self._gone = False  # of a shard: what is not stored goes back to the whole
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._numbers = Numbering(name, next_seqno)
@@ -40,7 +61,7 @@ class PublisherPipeline:
         self._connection: Connection | None = None
         self._waiting: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()  # in the order of their numbers
-        self.size = 0  # of bodies in both
+        self._size = 0  # of bodies in all of these
         #: Of single messages: nobody has to be told before then that time is up.
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -57,6 +78,11 @@ class PublisherPipeline:
     def name(self) -> str:
         return self._numbers.name
 
+    @property
+    def size(self) -> int:
+        """Of bodies that wait or are on their way, to the shards, too."""
+        return self._size + sum(line._size for line in self._shards.values())
+
     # --- the line ---------------------------------------------------------------------------------
 
     def add_single(
@@ -66,8 +92,11 @@ class PublisherPipeline:
         attrs: Any,
         deadline_s: float,
         large: dict[int, Any] | None = None,
+        waiter: asyncio.Future[Any] | None = None,
     ) -> Batch:
-        """The batch that this message goes with, as its last one; the waiter there is told."""
+        """The batch that this message goes with, as its last one; the waiter there is told, which
+        is a new one if none is given.
+        """
         size = len(body)
         batch = self._waiting[-1] if self._waiting else None
         if (
@@ -83,17 +112,17 @@ class PublisherPipeline:
         batch.bodies.append(body)
         batch.metas.append(meta)
         batch.attrs.append(attrs)
-        batch.waiters.append(self._loop.create_future())
+        batch.waiters.append(self._loop.create_future() if waiter is None else waiter)
         batch.deadlines_s.append(deadline_s)
         batch.size += size
-        self.size += size
+        self._size += size
         if deadline_s < self._due_s:
             self._look_at(deadline_s)
         return batch
 
     def append(self, batch: Batch) -> None:
         self._waiting.append(batch)
-        self.size += batch.size
+        self._size += batch.size
         if not self._pumping:
             # Whatever else is published in this turn of the loop goes out with it.
             self._pumping = True
@@ -123,8 +152,8 @@ class PublisherPipeline:
             self._loop.call_soon(self._let_in)
 
     def _release(self, size: int) -> None:
-        self.size -= size
-        self._let_in()
+        self._size -= size
+        (self._whole or self)._let_in()
 
     def _let_in(self) -> None:
         while self._room and self.size + self._granted < wire.WINDOW_BYTES_MAX:
@@ -144,7 +173,7 @@ class PublisherPipeline:
         self._due_s, self._timer = math.inf, None
         now_s = self._loop.time()
         due_s = math.inf
-        for batch in [*self._sent, *self._back, *self._waiting]:
+        for batch in [*self._sent, *self._back, *self._asking, *self._waiting]:
             for waiter, deadline_s in list(zip(batch.waiters, batch.deadlines_s, strict=False)):
                 if waiter.done():
                     continue
@@ -166,8 +195,15 @@ class PublisherPipeline:
 
     def take_back(self, batch: Batch, waiter: asyncio.Future[Any]) -> bool:
         """Remove what was never sent. False: it was, and stays in line."""
+        for line in self._shards.values():
+            for each in line._waiting:
+                if waiter in each.waiters:
+                    return line.take_back(each, waiter)
         if batch.seqno or batch.done or waiter not in batch.waiters:
             return False
+        if batch in self._asking:  # it is not given to a shard, whatever the node says
+            batch.done = not batch.single
+            return True
         if batch.single and len(batch.waiters) > 1:
             offset = batch.waiters.index(waiter)
             size = len(batch.bodies[offset])
@@ -195,6 +231,9 @@ class PublisherPipeline:
             return
         while self._waiting:
             batch = self._waiting[0]
+            if self._split:
+                self._ask_shards(self._waiting.popleft(), connection)
+                continue
             if not batch.seqno and self._numbers.next is None:
                 self._ask_number(connection)
                 return
@@ -282,7 +321,12 @@ class PublisherPipeline:
             return
         code, reason, detail = frame[2], frame[3], frame[4] if len(frame) > 4 else None
         self._last_error = f"{code}: {reason}"
-        if code == _OUT_OF_SEQUENCE and isinstance(detail, int):
+        if code == wire.SPLIT_QUEUE:
+            self._split = True
+            self._pump()
+        elif code in GONE and self._whole is not None:
+            self._give_back(self._whole)
+        elif code == _OUT_OF_SEQUENCE and isinstance(detail, int):
             self._backoff.reset()
             self._numbers.next = detail
             self._pump()
@@ -341,6 +385,10 @@ class PublisherPipeline:
         if passing or (gap and (self._draining or batch is not self._sent[0])):
             # Something before it was refused: its turn comes again.
             self._put_back(batch)
+        elif not batch.unsure and self._goes_elsewhere(batch, code):
+            self._put_back(batch)
+            self._numbers.not_stored(batch.seqno)
+            self._drain()
         elif batch.unsure:
             self._sent.remove(batch)
             self._unknown(batch, f"sent again, and then refused: {code}: {reason}")
@@ -406,6 +454,8 @@ class PublisherPipeline:
                 self._waiting.remove(batch)
                 self._release(batch.size)
                 batch.fail(gap)
+        if self._gone and self._whole is not None:
+            self._give_back(self._whole)
 
     def _rewind(self, pause_s: float) -> None:
         """Everything sent goes out again, in order, under the same numbers, wherever the leader is
@@ -428,11 +478,124 @@ class PublisherPipeline:
 
     def _fail_all(self, error: QuorateError) -> None:
         self._line_up()
+        self._ask_again()
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
             self._release(batch.size)
             unknown = batch.seqno and not isinstance(error, Refused)
             batch.fail(OutcomeUnknown(str(error)) if unknown else error)
+
+    # --- to shards --------------------------------------------------------------------------------
+
+    def line_of(self, queue: str) -> PublisherPipeline:
+        """Of the queue itself, or of this shard, under the same name if it has one."""
+        if queue == self.queue:
+            return self
+        line = self._shards.get(queue)
+        if line is None:
+            name = self.name if self._numbers.named else None
+            line = self._shards[queue] = PublisherPipeline(self._core, queue, name, None, self)
+        return line
+
+    def _goes_elsewhere(self, batch: Batch, code: str) -> bool:
+        """What was refused so goes to a shard, or from one that is none any more to its queue. Not
+        with numbers that a program counts, or parts that one queue has.
+        """
+        if self._numbers.counted or batch.large is not None:
+            return False
+        self._gone = self._gone or (code in GONE and self._whole is not None)
+        self._split = self._split or code == wire.SPLIT_QUEUE
+        return self._gone or code == wire.SPLIT_QUEUE
+
+    def _ask_shards(self, batch: Batch, connection: Connection) -> None:
+        """A batch of a name with number 0 stores nothing. Of a queue that is split the refusal
+        says where each message goes, which depends on what is beside the bodies alone.
+        """
+        batch.request = connection.next_request()
+        batch.sent_at_s = batch.sent_at_s or self._loop.time()
+        self._asking.append(batch)
+        bodies = [b""] * len(batch.bodies)
+        frame = [wire.PUBLISH, batch.request, self.queue, self.name, 0, bodies, *batch.fields()]
+        connection.ask(batch.request, wire.encode(frame), _Asker(self, batch, shards=True))
+
+    def shards_answered(self, batch: Batch, request: int, opcode: int, frame: list[Any]) -> None:
+        """The answer to `_ask_shards`."""
+        if batch.request != request:
+            return
+        code = frame[2] if opcode == wire.ERROR else ""
+        if code == wire.SPLIT_QUEUE:
+            self._backoff.reset()
+            batch.shards = frame[4]
+            while self._asking and self._asking[0].shards is not None:
+                self._spread(self._asking.popleft())
+            return
+        self._ask_again()
+        if code:
+            self._last_error = f"{code}: {frame[3]}"
+        if code in wire.PASSING:
+            self._core.routes.forget(self.queue)
+            self._elsewhere(self._backoff.next_s())
+        elif code:  # it is one queue again, or refuses everything
+            self._split = False
+            self._pump()
+        else:
+            self._elsewhere(self._pause_after(opcode, frame))
+
+    def _ask_again(self) -> None:
+        """What was asked of a node that is asked no more waits as before."""
+        asked, self._asking = self._asking, deque()
+        self._waiting.extendleft(reversed(asked))
+        for batch in asked:
+            batch.request, batch.shards = 0, None
+            if batch.done:
+                self._waiting.remove(batch)
+                self._release(batch.size)
+            elif batch.single:
+                for waiter in [each for each in batch.waiters if each.done()]:
+                    self.take_back(batch, waiter)
+
+    def _spread(self, batch: Batch) -> None:
+        """To the lines of its shards, in their order."""
+        shards = batch.shards or []
+        if batch.done:
+            pass
+        elif batch.large is not None or len(shards) != len(batch.bodies):
+            reason = f"queue {self.queue!r} is split: the body goes to {', '.join(shards)}"
+            batch.fail(Refused(wire.SPLIT_QUEUE, reason, shards))
+        elif batch.single:
+            columns = batch.waiters, batch.bodies, batch.metas, batch.attrs, batch.deadlines_s
+            for shard, waiter, *given in zip(shards, *columns, strict=True):
+                if not waiter.done():
+                    self.line_of(shard).add_single(*given, waiter=waiter)
+        else:
+            by_shard = places_by_shard(shards)
+            collected = Collected(batch, len(by_shard))
+            for shard, places in by_shard.items():
+                waiter: asyncio.Future[Any] = self._loop.create_future()
+                waiter.add_done_callback(partial(collected.add, places))
+                bodies = [batch.bodies[place] for place in places]
+                meta, attrs = of_places(batch.metas, places), of_places(batch.attrs, places)
+                part = Batch(bodies, meta, attrs, sum(map(len, bodies)), False, [waiter])
+                self.line_of(shard).append(part)
+        batch.done = True
+        self._release(batch.size)
+
+    def _give_back(self, whole: PublisherPipeline) -> None:
+        """The shard is none any more. What is not stored goes where its queue's messages go now."""
+        self._gone = False
+        self._line_up()
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._size -= batch.size
+        whole.take(waiting)
+
+    def take(self, batches: Iterable[Batch]) -> None:
+        """What a shard did not get."""
+        for batch in batches:
+            self.append(batch)
+            for deadline_s in batch.deadlines_s:
+                if deadline_s < self._due_s:
+                    self._look_at(deadline_s)
 
 
 def _seqno(batch: Batch) -> int:
@@ -440,16 +603,21 @@ def _seqno(batch: Batch) -> int:
 
 
 class _Asker:
-    """Who sent a frame: for a batch, or for the next number."""
+    """Who sent a frame: for a batch, for its shards, or for the next number."""
 
-    __slots__ = ("batch", "line")
+    __slots__ = ("batch", "line", "shards")
 
-    def __init__(self, line: PublisherPipeline, batch: Batch | None) -> None:
+    def __init__(
+        self, line: PublisherPipeline, batch: Batch | None, *, shards: bool = False
+    ) -> None:
         self.line = line
         self.batch = batch
+        self.shards = shards
 
     def answered(self, request: int, opcode: int, frame: list[Any]) -> None:
         if self.batch is None:
             self.line.number_answered(request, opcode, frame)
+        elif self.shards:
+            self.line.shards_answered(self.batch, request, opcode, frame)
         else:
             self.line.answered(self.batch, request, opcode, frame)

@@ -10,9 +10,9 @@ from typing import Any
 from quorate import wire
 from quorate.batches import Batch, Confirmed, Meta, Published, cut
 from quorate.core import Core
-from quorate.errors import QuorateError, Refused
+from quorate.errors import QuorateError, Refused, Unreachable
 from quorate.parts import upload
-from quorate.pipeline import PublisherPipeline
+from quorate.pipeline import GONE, PublisherPipeline
 from quorate.publishing import Run, attrs_for, attrs_of, meta_of, metas_of
 
 
@@ -59,7 +59,7 @@ class Publisher:
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # for untyped callers
             raise TypeError("a message body must be bytes: encode text first, as in text.encode()")
         deadline_s = self._core.deadline_s(timeout)
-        said = attrs = large = None
+        said = attrs = None
         if key is not None or headers is not None or meta is not None:
             said = meta_of(meta, key, headers)
         if not (priority is ttl_ms is deliver_at_ms is dedup_id is None):
@@ -67,17 +67,56 @@ class Publisher:
                 priority=priority, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, dedup_id=dedup_id
             )
         if len(body) > wire.WHOLE_BODY_BYTES_MAX:
-            large = {0: await upload(self._core, self.queue, body, deadline_s)}
-            body = body[: wire.HEAD_BYTES]
+            return await self._publish_large(body, said, attrs, deadline_s)
+        return await self._publish(self._pipeline, body, said, attrs, deadline_s)
+
+    async def _publish(
+        self,
+        line: PublisherPipeline,
+        body: bytes,
+        meta: Any,
+        attrs: Any,
+        deadline_s: float,
+        large: dict[int, Any] | None = None,
+    ) -> Published:
         if self._pipeline.is_full:
             await self._pipeline.wait_for_room(len(body), deadline_s)
-        batch = self._pipeline.add_single(body, said, attrs, deadline_s, large)
+        batch = line.add_single(body, meta, attrs, deadline_s, large)
         waiter: asyncio.Future[Published] = batch.waiters[-1]
         try:
             return await waiter
         except asyncio.CancelledError:
-            self._pipeline.take_back(batch, waiter)
+            line.take_back(batch, waiter)
             raise
+
+    async def _publish_large(
+        self, body: bytes, meta: Any, attrs: Any, deadline_s: float
+    ) -> Published:
+        """Its parts go where the body goes: to a shard, if the queue is split. That may change."""
+        queue = self.queue
+        while True:
+            try:
+                large = {0: await upload(self._core, queue, body, deadline_s)}
+                head, line = body[: wire.HEAD_BYTES], self._pipeline.line_of(queue)
+                return await self._publish(line, head, meta, attrs, deadline_s, large)
+            except Refused as refused:
+                moved = refused.code == wire.SPLIT_QUEUE or queue != self.queue
+                if not moved or refused.code not in (wire.SPLIT_QUEUE, *GONE):
+                    raise
+                queue = await self._where(meta, attrs, deadline_s)
+
+    async def _where(self, meta: Any, attrs: Any, deadline_s: float) -> str:
+        """The queue, or that of its shards to which a message goes."""
+        left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+        asked = self.name, 0, [b""], meta, attrs
+        try:
+            await self._core.ask(self.queue, wire.PUBLISH, *asked, timeout_s=left_s)
+        except Refused as refused:
+            if isinstance(refused, Unreachable):
+                raise
+            if refused.code == wire.SPLIT_QUEUE:
+                return str(refused.detail[0])
+        return self.queue
 
     async def publish_many(
         self,

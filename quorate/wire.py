@@ -63,6 +63,8 @@ ATTR_DEDUP_ID: Final = 4
 
 #: The code of an ERROR that is no refusal: the node lost track of what was asked.
 UNKNOWN: Final = "unknown"
+#: What is asked of a queue that is split has to be asked of its shards, which `detail` names.
+SPLIT_QUEUE: Final = "split_queue"
 #: Refusals that pass by themselves: the client tries again until the deadline.
 PASSING: Final = frozenset({"not_leader", "no_leader", "stopping", "overloaded"})
 

@@ -26,6 +26,7 @@ from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
     Barrier,
     Command,
+    Enqueue,
     Get,
     Pause,
     Purge,
@@ -36,8 +37,8 @@ from cluster.machine.commands import (
     Subscribe,
 )
 from cluster.machine.interface import RowState
-from cluster.machine.replies import Chunk, Declared, Got, Ok
-from cluster.machine.runs import joined
+from cluster.machine.replies import Chunk, Declared, Enqueued, Got, Ok
+from cluster.machine.runs import joined, ranges_of
 from cluster.types import (
     TRANSIENT_GROUPS,
     Body,
@@ -52,11 +53,11 @@ from cluster.types import (
 )
 from node.access.permissions import Access, Operation
 from node.broker.bodies import may_be_whole, whole
-from node.broker.ingress import NAME_BYTES_MAX, Ingress, check_name
+from node.broker.ingress import NAME_BYTES_MAX, Ingress, Large, Part, check_name
 from node.broker.settle_retry import SettleRetry
 from node.dispatch.dispatch import batch_of, fitting
 from node.dispatch.outgoing import MessageBatch
-from node.errors import Elsewhere, Refused, error_of, reply_of
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused, error_of, reply_of
 from node.messages.message import as_map
 from node.metrics.client_counters import Counts
 from node.routing.shards import SHARD_OF, shards_of, split_of, undeletable, whole_of
@@ -386,6 +387,66 @@ class Broker:
         return rows
 
     # --- messages ---------------------------------------------------------------------------------
+
+    async def spread(
+        self,
+        access: Access | None,
+        info: QueueInfo,
+        publisher: str | None,
+        seqno: int,
+        bodies: Sequence[bytes],
+        meta: Any,
+        attrs: Any,
+        large: Large | None = None,
+    ) -> list[Part]:
+        """As `Ingress.spread`. Numbers that a queue had before it was split it has still, so that
+        what is sent again is not stored twice.
+        """
+        given = publisher, seqno, bodies, meta, attrs, large
+        numbered = publisher is not None and seqno and bodies
+        if numbered and self.ingress.router.is_split(info):
+            try:
+                await self.ask(info.group, Enqueue(info.queue, publisher, 0, []))
+            except Refused as refused:
+                expected = refused.detail if refused.code == codes.OUT_OF_SEQUENCE else None
+                if type(expected) is int and expected >= seqno + len(bodies):
+                    command, size_bytes = self.ingress.batch(access, info, *given)
+                    return [Part(info, command, size_bytes, range(len(bodies)))]
+        return self.ingress.spread(access, info, *given)
+
+    async def store(self, parts: Sequence[Part]) -> Enqueued:
+        """What became of a batch, whose places the parts have. Of several queues there is no first
+        position; what one of them surely did not take is as what a full one refused.
+        """
+        if len(parts) == 1:
+            reply = await self.ask(parts[0].info.group, parts[0].command)
+            assert isinstance(reply, Enqueued)
+            return reply
+        asked = [self.ask(part.info.group, part.command) for part in parts]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        stored = duplicates = 0
+        refused: list[int] = []
+        failed: BrokerError | None = None
+        for part, reply in zip(parts, replies, strict=True):
+            if isinstance(reply, OutcomeUnknown):
+                raise reply
+            if isinstance(reply, BrokerError):
+                failed = failed or reply
+                refused += part.places
+                continue
+            if isinstance(reply, BaseException):
+                raise reply
+            assert isinstance(reply, Enqueued)
+            stored += reply.stored
+            duplicates += reply.duplicates
+            refused += [
+                part.places[place]
+                for first, last in reply.refused
+                for place in range(first, last + 1)
+            ]
+        if failed is not None and not stored and not duplicates:
+            raise failed
+        return Enqueued(0, stored, duplicates, ranges_of(sorted(refused)))
 
     def subscribe_command(
         self,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from cluster.cluster_node import ClusterNode
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
 from cluster.machine import replies as codes
 from cluster.machine.admission import CARRIER_PREFIX, ONCE_PREFIX, is_carrier
-from cluster.machine.arguments import SPAN_MS_MAX
+from cluster.machine.arguments import SHARD_OF, SPAN_MS_MAX
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
@@ -27,6 +27,7 @@ from cluster.machine.commands import (
     Enqueue,
 )
 from cluster.machine.marks import DEDUP_ID_CHARS_MAX
+from cluster.types import QueueId
 from node.access.permissions import Access
 from node.broker.alarms import Lack
 from node.broker.stream_attrs import stream_attrs
@@ -35,8 +36,10 @@ from node.errors import Refused
 from node.messages import attributes, tables
 from node.messages import properties as props
 from node.messages.group_keys import with_group_keys
+from node.messages.message import headers_of, routing_key_of
 from node.messages.plain_values import wrong_beside_bodies
 from node.routing import Route, Router
+from node.routing.shards import split_of, whole_of
 from node.settings.sections import LimitSettings
 
 #: What a queue is told of a message beside its body: `ATTR_PRIORITY` and others.
@@ -53,11 +56,23 @@ CARBON_COPIES = ("CC", "BCC")
 #: A reply_to that stands for the consumer of direct replies on the publisher's channel.
 REPLY_TO = "amq.rabbitmq.reply-to"
 INTERNAL_EXCHANGE = "internal_exchange"
+#: What is asked of a queue that is split has to be asked of its shards; a shard is none any more.
+SPLIT_QUEUE = "split_queue"
+JOINED = "joined"
 #: Headers that concern the broker, as their names stand in a table.
 _NAMES = tuple(
     bytes([len(name)]) + name.encode()
     for name in (*CARBON_COPIES, attributes.DELAY, attributes.DELIVERY_TIME, attributes.ONCE_ID)
 )
+
+
+class Part(NamedTuple):
+    """What one queue gets of a batch."""
+
+    info: QueueInfo
+    command: Enqueue
+    size_bytes: int
+    places: Sequence[int]  # in the batch, of its messages
 
 
 class Ingress:
@@ -245,6 +260,71 @@ class Ingress:
 
     # --- to a queue, as the native protocol has it ------------------------------------------------
 
+    def shards(self, info: QueueInfo, meta: Any, attrs: Any, count: int) -> list[QueueInfo] | None:
+        """Of a queue that is split those to which these messages go, one for each, as if they came
+        by the default exchange; None: it is not split.
+        """
+        if not self.router.is_split(info):
+            return None
+        both = zip(_each(meta, count), _each(attrs, count), strict=True)
+        return [self._shard(info, *each) for each in both]
+
+    def _shard(self, info: QueueInfo, meta: Any, attrs: Any) -> QueueInfo:
+        """What comes again with the same de-duplication id goes to the same one."""
+        if type(meta) is not dict:  # from a client it is that, or nothing that counts here
+            meta = None
+        once = cast("Attrs", attrs).get(ATTR_DEDUP_ID) if type(attrs) is dict else None
+        otherwise = once if type(once) is str else None
+        return self.router.shard(info, routing_key_of(meta), lambda: headers_of(meta), otherwise)
+
+    def spread(
+        self,
+        access: Access | None,
+        info: QueueInfo,
+        publisher: str | None,
+        seqno: int,
+        bodies: Sequence[bytes],
+        meta: Any,
+        attrs: Any,
+        large: Large | None = None,
+    ) -> list[Part]:
+        """As `batch`: one command, or for a queue that is split one for each shard that gets any.
+
+        Refused of a named publisher, who numbers messages of one queue: `detail` names the shard of
+        each message, for it to publish to.
+        """
+        shards = self.shards(info, meta, attrs, len(bodies))
+        if shards is None or (not bodies and publisher is None):
+            given = publisher, seqno, bodies, meta, attrs, large
+            command, size_bytes = self.batch(access, info, *given)
+            return [Part(info, command, size_bytes, range(len(bodies)))]
+        if publisher is not None or large is not None:
+            raise Refused(
+                SPLIT_QUEUE,
+                f"queue {info.name} is split, and a publisher's numbers, and parts of large bodies,"
+                " are of one queue: publish to its shards under their names; `detail` has the one"
+                " of each message",
+                [shard.name for shard in shards],
+            )
+        self.batch(access, info, None, 0, bodies, meta, attrs)  # whether all of it is right
+        places: dict[QueueId, list[int]] = {}
+        for place, shard in enumerate(shards):
+            places.setdefault(shard.queue, []).append(place)
+        parts: list[Part] = []
+        for shard in {each.queue: each for each in shards}.values():
+            own = places[shard.queue]
+            batch = self.batch(
+                access,
+                shard,
+                None,
+                0,
+                [bodies[place] for place in own],
+                _of_places(meta, own),
+                _of_places(attrs, own),
+            )
+            parts.append(Part(shard, *batch, own))
+        return parts
+
     def batch(
         self,
         access: Access | None,
@@ -257,6 +337,7 @@ class Ingress:
         large: Large | None = None,
     ) -> tuple[Enqueue, int]:
         """The command for a batch, and what it weighs. Without `access` all is allowed."""
+        self._check_joining(info)
         sizes = [len(body) for body in bodies]
         self.check_size(max(sizes, default=0), in_parts=False)
         for place, (_, parts) in large.items() if large is not None else ():
@@ -289,6 +370,13 @@ class Ingress:
 
     def part(self, info: QueueInfo, upload: str, number: int, data: bytes) -> BodyPart:
         """A part of a large body."""
+        self._check_joining(info)
+        if self.router.is_split(info):
+            raise Refused(
+                SPLIT_QUEUE,
+                f"queue {info.name} is split, and parts of large bodies are of one queue: a publish"
+                " that is refused names the shard to which the body goes",
+            )
         if upload.startswith(CARRIER_PREFIX):
             raise _carrier_name()
         if len(data) > PART_BYTES_MAX:
@@ -299,8 +387,35 @@ class Ingress:
         self.check_vhost(info.vhost)
         return BodyPart(info.queue, upload, number, data)
 
+    def _check_joining(self, info: QueueInfo) -> None:
+        """A shard that is to go runs empty; it would not, if publishers went on with it."""
+        if SHARD_OF not in info.arguments:
+            return
+        whole = whole_of(self.catalog, info)
+        split = None if whole is None else split_of(self.catalog, whole)
+        if whole is not None and split is not None and split.joining:
+            raise Refused(
+                JOINED, f"{info.name} is a shard of {whole.name}, which is joined: publish to that"
+            )
+
 
 # --- rules ----------------------------------------------------------------------------------------
+
+
+def _each(said: Any, count: int) -> Sequence[Any]:
+    """What is said of each of so many messages. A list of another length is refused later."""
+    if type(said) is not list:
+        return [said] * count
+    values = cast("list[Any]", said)
+    return values if len(values) == count else [None] * count
+
+
+def _of_places(each: Any, places: Sequence[int]) -> Any:
+    """`each`: one for all messages, or a list with one for each."""
+    if type(each) is not list:
+        return each
+    values = cast("list[Any]", each)
+    return [values[place] for place in places]
 
 
 def check_name(name: str, kind: str) -> None:

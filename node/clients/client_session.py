@@ -27,7 +27,7 @@ from cluster.machine.replies import Subscribed as SubscribedReply
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.access.permissions import Access
 from node.broker.broker import Broker, Gone, check_credit
-from node.broker.ingress import Large
+from node.broker.ingress import SPLIT_QUEUE, Large, Part
 from node.broker.settle_retry import ANSWER_S_MAX, SettleCommand
 from node.clients.traffic import Traffic
 from node.dispatch import outgoing
@@ -305,6 +305,23 @@ class ClientSession:
             self.counted.published(bodies, routed=len(bodies), confirm=request != 0)
         self._traffic.publish(self.id, request, info.group, info.name, command, size_bytes)
 
+    async def publish_spread(
+        self, request: int, bodies: Sequence[bytes], parts: Sequence[Part]
+    ) -> None:
+        """A batch without numbers, to the shards of a queue that is split."""
+        broker = self._broker
+        if self.counted is not None:
+            self.published = True
+            self.counted.published(bodies, routed=len(bodies), confirm=request != 0)
+        broker.counts.published += len(bodies)
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
+        async with broker.ingress.room.of(sum([part.size_bytes for part in parts])):
+            reply = await broker.store(parts)
+        broker.counts.stored("native", reply, loop.time() - since_s)
+        said = reply.first, reply.stored, reply.duplicates, reply.refused
+        self.send(outgoing.PublishConfirms([outgoing.Confirm(request, *said)]))
+
     async def publish_part(
         self, request: int, info: QueueInfo, upload: str, number: int, data: bytes
     ) -> None:
@@ -547,7 +564,7 @@ class ClientSession:
 def only_in_shards(info: QueueInfo, names: Sequence[str]) -> Refused:
     """Nothing waits in a queue itself that is split."""
     return Refused(
-        "split_queue",
+        SPLIT_QUEUE,
         f"nothing waits in {info.name} itself, which is split: get from each of {', '.join(names)}",
         list(names),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -241,7 +242,7 @@ def test_a_queue_is_split_and_joined_with_all_that_waits(nodes: Nodes, capsys: O
     assert "queue hot.1: no_consumer" in why
     assert "`quorate consume hot` is one" in why
     assert run(["consume", "hot", "--count", "3", "--keep"]) == 0  # of the queue or of its shards
-    assert told(capsys, "queue", "split", "hot", "--shards", "2")["done"] == 1
+    assert told(capsys, "queue", "split", "hot", "--shards", "2")["done"] == 0
     words = said(capsys, "queue", "delete", "hot", "--yes", status=1)
     assert "join it first" in words
     assert "--if-unused" not in words
@@ -263,6 +264,70 @@ def test_what_shards_hold_is_counted_before_a_split_queue_is_purged(nodes: Nodes
     words = said(capsys, "queue", "purge", "spread", status=2)
     assert "6 messages would be lost" in words
     assert "queue spread: 6 messages dropped" in said(capsys, "queue", "purge", "spread", "--yes")
+
+
+def rows(capsys: Output, *command: str) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert run([*command, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_commands_take_the_one_name_of_a_split_queue_for_all_of_it(nodes: Nodes, capsys: Output):
+    api = made(nodes, "wide", "slim", "twin")
+    told(capsys, "queue", "split", "wide", "--shards", "2")
+    publish(api, "wide", *[f"{number}" for number in range(10)])
+    seen = rows(capsys, "queue", "peek", "wide")
+    assert [each["body"] for each in seen] == [f"{number}" for number in range(10)]
+    assert {each["queue"] for each in seen} == {"wide.1", "wide.2"}
+    capsys.readouterr()
+    assert run(["queue", "peek", "wide", "--count", "1"]) == 0
+    assert "shard" in capsys.readouterr().out
+    words = said(capsys, "queue", "move", "wide", "slim", "--dry-run")
+    assert "10 messages, 10 bytes, would be affected" in words
+
+    copy = ("queue", "copy", "wide", "twin", "--operation", "a")
+    assert told(capsys, *copy)["done"] == 10
+    assert told(capsys, *copy)["done"] == 10
+    assert sorted(bodies(api, "twin")) == [f"{number}" for number in range(10)]
+    words = said(capsys, *copy, "--start", "2", status=2)
+    assert "positions count in each of its shards: name one of wide.1, wide.2" in words
+
+    assert told(capsys, "queue", "move", "wide", "slim", "-n", "3")["done"] == 3
+    assert "7 messages moved to slim" in said(capsys, "queue", "drain-to", "wide", "slim")
+    assert told(capsys, "queue", "move", "slim", "wide")["done"] == 10
+    assert {each["queue"] for each in rows(capsys, "queue", "peek", "wide")} == {"wide.1", "wide.2"}
+    words = said(capsys, "queue", "move", "wide.1", "wide", status=1)
+    assert "wide.1 is a shard of wide, and would get them back" in words
+    words = said(capsys, "queue", "relieve", "wide", "twin", "--once", status=2)
+    assert "relieve wide.1, wide.2, each with another queue" in words
+
+    words = said(capsys, "queue", "why", "wide.1", status=1)
+    assert "queue wide.1: no_consumer" in words
+    assert "`quorate consume wide` is one" in words
+    assert said(capsys, "queue", "why", "wide", status=1).count("no_consumer") == 2
+
+
+def test_delayed_messages_of_a_split_queue_are_seen_and_changed_by_its_one_name(
+    nodes: Nodes, capsys: Output
+):
+    made(nodes, "someday")
+    told(capsys, "queue", "split", "someday", "--shards", "2")
+    due_ms = round(time.time() * 1000) + 3_600_000
+
+    async def send() -> None:
+        async with quorate.connect(nodes.url("n1")) as client:
+            for key in ("a", "b", "c", "d"):
+                await client.publish("someday", key.encode(), key=key, deliver_at_ms=due_ms)
+
+    asyncio.run(send())
+    listed = rows(capsys, "queue", "delayed", "list", "someday")
+    assert {each["queue"] for each in listed} == {"someday.1", "someday.2"}
+    ids = {each["routing_key"]: each["id"] for each in listed}
+    assert set(ids) == {"a", "b", "c", "d"}
+    assert "1 of 1" in said(capsys, "queue", "delayed", "cancel", "someday", ids["a"])
+    assert "1 of 1" in said(capsys, "queue", "delayed", "retime", "someday", ids["b"], "--in", "0")
+    assert "2 of 2" in said(capsys, "queue", "delayed", "fetch", "someday", ids["c"], ids["d"])
+    assert [each["body"] for each in rows(capsys, "queue", "peek", "someday")] == ["b"]
 
 
 def test_a_split_that_is_refused_makes_no_shard(nodes: Nodes, capsys: Output):

@@ -131,6 +131,15 @@ class Handlers:
         info = self._broker.locate(connection.vhost, queue)
         if info is None:
             info = await self._broker.find(connection.vhost, queue)
+        ingress = self._broker.ingress
+        if ingress.router.is_split(info):
+            given = publisher, seqno, bodies, meta, attrs, large
+            parts = await self._broker.spread(connection.access, info, *given)
+            if parts[0].info is not info:
+                await ingress.room.free()
+                work = connection.publish_spread
+                await connection.run(request, queue, lambda: work(request, bodies, parts))
+                return
         connection.publish(request, info, publisher, seqno, bodies, meta, attrs, large)
 
     async def _publish_part(self, connection: ClientSession, frame: requests.PublishPart) -> None:

@@ -22,13 +22,14 @@ from cluster.machine.commands import (
     Settle,
 )
 from cluster.machine.interface import RowState
-from cluster.machine.replies import Enqueued, Ok
+from cluster.machine.replies import Ok
 from cluster.machine.runs import joined
 from cluster.types import ConsumerKey, GroupId, LargeBody, NodeId, QueueId, SessionId
 from node.access.auth import Auth, User
 from node.access.permissions import Operation
 from node.broker.arrivals import Arrivals
 from node.broker.broker import Broker, check_shared
+from node.broker.moving import Moving
 from node.broker.settle_retry import SettleCommand
 from node.clients.sessions import Sessions
 from node.dispatch.outgoing import MessageBatch
@@ -88,7 +89,9 @@ class HttpRoutes:
         auth: Auth,
         counters: ClientCounters,
         peer_rpc: PeerRpc,
+        moving: Moving,
     ) -> None:
+        self._moving = moving
         self._counted = counters.http
         self._auth = auth
         self._basic = BasicAuth(auth, "native")
@@ -179,15 +182,23 @@ class HttpRoutes:
         return answer(request, await self._broker.info(await self._led(request)))
 
     async def _peek(self, request: web.Request) -> web.Response:
-        info = await self._shared(request)
+        info = await self._find(request)
+        check_shared(info)
+        is_split = len(self._broker.parts(info)) > 1
+        if not is_split:
+            self._broker.led(info.group)
         start = _number(request.query.get("start", "1"), "start", 0, 2**63 - 1)
         count = _number(request.query.get("count", "10"), "count", 1, 1_000)
         state = request.query.get("state") or None
         if state not in {None, *get_args(RowState)}:
             raise Refused(codes.BAD_ARGUMENT, "state is ready, unsettled or delayed")
-        rows = await self._broker.peek(
-            info, start=start, count=count, state=cast("RowState | None", state)
-        )
+        if is_split:
+            found = await self._moving.peek_at_all(info, start=start, count=count, state=state)
+            rows = [{**row, "meta": as_map(row["meta"])} for row in found]
+        else:
+            rows = await self._broker.peek(
+                info, start=start, count=count, state=cast("RowState | None", state)
+            )
         return answer(request, {"messages": rows})
 
     # --- queues -----------------------------------------------------------------------------------
@@ -230,7 +241,9 @@ class HttpRoutes:
     # --- messages ---------------------------------------------------------------------------------
 
     async def _publish(self, request: web.Request) -> web.Response:
-        info = await self._led(request)
+        info = await self._find(request)
+        if not self._broker.ingress.router.is_split(info):
+            self._broker.led(info.group)
         room = self._broker.ingress.room
         await room.free()  # until then it is not read
         data = await _read(request)
@@ -243,7 +256,7 @@ class HttpRoutes:
         if request.content_type == CBOR:
             fields = _fields(request, data)
             access = self._auth.access(await self._basic.user(request), info.vhost)
-            command, _ = self._broker.ingress.batch(
+            parts = await self._broker.spread(
                 access,
                 info,
                 _text_or_none(fields.get("publisher"), "publisher"),
@@ -258,7 +271,7 @@ class HttpRoutes:
                 for header, key in _META_HEADERS.items()
                 if header in request.headers
             }
-            command, _ = self._broker.ingress.batch(
+            parts = await self._broker.spread(
                 None,  # nothing in it is anybody's name
                 info,
                 request.headers.get("X-Quorate-Publisher"),
@@ -267,12 +280,12 @@ class HttpRoutes:
                 meta or None,
                 _attrs(request),
             )
-        self._counts.published += len(command.bodies)
-        self._counted.published(command.bodies, routed=len(command.bodies), confirm=True)
+        bodies = [body for part in parts for body in part.command.bodies]
+        self._counts.published += len(bodies)
+        self._counted.published(bodies, routed=len(bodies), confirm=True)
         loop = asyncio.get_running_loop()
         since_s = loop.time()
-        reply = await self._broker.ask(info.group, command)
-        assert isinstance(reply, Enqueued)
+        reply = await self._broker.store(parts)
         self._counts.stored("http", reply, loop.time() - since_s)
         self._counted.confirmed += reply.stored + reply.duplicates
         if reply.refused and not reply.stored and not reply.duplicates:

@@ -61,10 +61,10 @@ class NativeTransactions:
             self._broker.check_queue(access, operation, frame.queue)
         if isinstance(frame, requests.Publish):
             info = await self._broker.find(vhost, frame.queue)
-            command, _ = self._broker.ingress.batch(
+            parts = self._broker.ingress.spread(
                 access, info, None, 0, frame.bodies, frame.meta, frame.attrs
             )
-            return [(info, command)]
+            return [(part.info, part.command) for part in parts]
         info = await self._broker.find_shared(vhost, frame.queue)
         if isinstance(frame.consumer, str):
             raise Refused(BAD_ARGUMENT, "what a cursor of a stream has is no part of a transaction")

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aio_pika
 import aiohttp
 import aiormq
+import cbor2
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from yarl import URL
@@ -23,6 +25,7 @@ from cluster.catalog.reconcile import queue_commands
 from cluster.machine.commands import DeleteQueue
 from node.dispatch.outgoing import Ended
 from node.node import Node
+from quorate import wire
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
 
@@ -291,7 +294,7 @@ async def test_a_purge_by_the_one_name_drops_all_and_by_a_shards_name_that_shard
         assert await client.purge("jobs") == 30
         await publish(channel, *range(30))
         assert await api.delete("queues/%2F/jobs/contents") == 204
-        assert await has_in_all(api, 0)
+        await until(lambda: has_in_all(api, 0))
         await publish(channel, *range(30))
         assert (await posted(nodes, "jobs", "purge"))["count"] == 30
         await publish(channel, *range(30))
@@ -354,7 +357,7 @@ async def test_a_get_of_the_management_api_draws_from_all_shards(nodes: Nodes):
             assert await got(1, "reject_requeue_true")
             await until(lambda: has_in_all(api, 31))
             taken = await got(20, "ack_requeue_false")
-            assert [int(each["payload"]) for each in taken][0] == 100
+            assert taken[0]["payload"] == "100"
             assert [each["message_count"] for each in taken] == list(range(30, 10, -1))
             assert len(await got(100, "reject_requeue_false")) == 11
             assert await got(5, "ack_requeue_true") == []
@@ -585,7 +588,8 @@ async def test_a_native_consumer_gets_from_all_shards_and_follows_a_split_and_a_
             assert len({queue for queue, _ in found}) >= 2
             assert {queue for queue, _ in found} <= set(NAMES)
             await client.publish("jobs", b"40")
-            assert await settled(before, 1) == [("jobs", 40)]
+            [(shard, number)] = await settled(before, 1)
+            assert (shard in NAMES, number) == (True, 40)
             await until(lambda: has_in_all(api, 0))
 
             async with client.consume_batches("jobs", credit=4) as after:
@@ -692,7 +696,9 @@ async def test_a_get_over_http_draws_from_all_shards_and_its_answer_says_where_t
         assert queues[0] == "jobs"
         assert set(queues[1:]) == set(NAMES)
         assert sorted(found) == list(range(11))
-        waiting = asyncio.create_task(posted(nodes, "jobs", "get", wait_ms=30_000, auto_settle=True))
+        waiting = asyncio.create_task(
+            posted(nodes, "jobs", "get", wait_ms=30_000, auto_settle=True)
+        )
         assert (await posted(nodes, "jobs", "get"))["messages"] == []
         await publish(channel, 12)
         assert [each["body"] for each in (await waiting)["messages"]] == ["12"]
@@ -746,6 +752,426 @@ async def test_who_may_read_a_queue_may_read_its_shards_natively(nodes: Nodes):
             assert len(await settled(consumer, 10)) == 10
         with pytest.raises(quorate.Refused, match="refused"):
             await client.get("jobs.4")
+
+
+async def shard_of_key(api: Api, key: str) -> dict[str, str]:
+    """By body, where the messages of this key are."""
+    found: dict[str, str] = {}
+    for name in ("jobs", *NAMES):
+        for row in await api.get(f"queues/%2F/{name}/peek?count=1000"):
+            if row["routing_key"] == key:
+                found[row["payload"]] = name
+    return found
+
+
+async def test_what_native_publishers_give_the_one_name_goes_to_the_shards_as_amqps(nodes: Nodes):
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        before = client.publisher("jobs")
+        await before.publish(b"1000", key="k0")
+        named = client.publisher("jobs", name="loader")
+        await named.publish(b"1001", key="k1")
+        await split(api)
+        await publish(channel, *range(10))
+        await asyncio.gather(
+            *[client.publish("jobs", b"%d" % n, key=f"k{n % 10}") for n in range(10, 60)]
+        )
+        confirmed = await before.publish_many(
+            [b"%d" % n for n in range(60, 160)],
+            meta=[{"key": f"k{n % 10}"} for n in range(60, 160)],
+        )
+        assert (confirmed.count, confirmed.stored, confirmed.duplicates) == (100, 100, 0)
+        for n in range(160, 200):
+            await named.publish(b"%d" % n, key=f"k{n % 10}")
+        # Without a key any shard is taken.
+        await client.publish_many("jobs", [b"%d" % n for n in range(200, 230)])
+        await until(lambda: has_in_all(api, 232))
+        held = await lengths(api)
+        assert held["jobs"] == 2, "from before the split"
+        for number in range(10):
+            places = await shard_of_key(api, f"k{number}")
+            assert len(places) >= 20
+            assert len({at for body, at in places.items() if int(body) < 1000}) == 1
+        async with client.consume("jobs", credit=20) as consumer:
+            found = [number for _, number in await settled(consumer, 232)]
+        assert sorted(found) == [*range(230), 1000, 1001]
+        assert in_order_of_keys([number for number in found if number < 200])
+
+
+async def test_what_http_publishes_to_the_one_name_goes_to_the_shards(nodes: Nodes):
+    api = api_of(nodes.one)
+    headers = {"Authorization": aiohttp.encode_basic_auth("guest", "guest")}
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        aiohttp.ClientSession(headers=headers) as http,
+    ):
+        await declared(channel)
+        await split(api)
+        await publish(channel, *range(10))
+        url = URL(f"http://{nodes.one.http_address}/v1/queues/%2F/jobs/messages", encoded=True)
+
+        async def post(body: bytes, **given: str) -> tuple[int, Any]:
+            async with http.post(url, data=body, headers=given) as response:
+                return response.status, await response.json()
+
+        for number in range(10, 20):
+            key = f"k{number % 10}"
+            status, answer = await post(b"%d" % number, **{"X-Quorate-Key": key})
+            assert (status, answer["stored"]) == (200, 1)
+        batch = {
+            "bodies": [b"%d" % number for number in range(20, 40)],
+            "meta": [{"key": f"k{number % 10}"} for number in range(20, 40)],
+        }
+        as_cbor = {"Content-Type": "application/cbor"}
+        status, answer = await post(cbor2.dumps(batch), **as_cbor)
+        assert (status, answer["stored"], answer["refused"]) == (200, 20, [])
+        for number in range(10):
+            places = await shard_of_key(api, f"k{number}")
+            assert len(places) == 4
+            assert len(set(places.values())) == 1
+        numbered = {"X-Quorate-Publisher": "p", "X-Quorate-Seqno": "1", "X-Quorate-Key": "k3"}
+        status, answer = await post(b"x", **numbered)
+        assert (status, answer["code"]) == (409, "split_queue")
+        assert answer["detail"] == list(set((await shard_of_key(api, "k3")).values()))
+        assert "publish to its shards under their names" in answer["reason"]
+        await until(lambda: has_in_all(api, 40))
+
+
+async def test_a_publisher_that_counts_by_itself_is_told_the_shards(nodes: Nodes):
+    """Its numbers are of one queue; under the name of a shard they go on."""
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        await split(api)
+        counting = client.publisher("jobs", name="meter", next_seqno=1)
+        with pytest.raises(quorate.Refused, match="publish to its shards") as refused:
+            await counting.publish(b"1", key="k1")
+        assert refused.value.code == "split_queue"
+        [shard] = refused.value.detail
+        counting = client.publisher(shard, name="meter", next_seqno=1)
+        assert not (await counting.publish(b"1", key="k1")).duplicate
+        again = client.publisher(shard, name="meter", next_seqno=1)
+        assert (await again.publish(b"1", key="k1")).duplicate
+        await publish(channel, 11)
+        assert set((await shard_of_key(api, "k1")).values()) == {shard}
+
+
+async def test_keys_keep_their_order_when_native_publishers_lose_their_connections(nodes: Nodes):
+    """Each message once, before, while and after the queue is split."""
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        publisher = client.publisher("jobs", name="loader")
+        sent: list[asyncio.Task[Any]] = []
+
+        def send(count: int) -> None:
+            for number in range(len(sent), len(sent) + count):
+                body, key = b"%d" % number, f"k{number % 10}"
+                sent.append(asyncio.create_task(publisher.publish(body, key=key, timeout=60)))
+
+        async def cut() -> None:
+            native = [
+                row["name"] for row in await api.get("connections") if row["protocol"] == "Quorate"
+            ]
+            assert native
+            for name in native:
+                assert await api.delete(f"connections/{quote(name, safe='')}") == 204
+
+        send(300)
+        await asyncio.gather(*sent)
+        await split(api)
+        for _ in range(5):
+            send(300)
+            while not sent[-200].done():
+                await asyncio.sleep(0)
+            await cut()
+        await asyncio.gather(*sent)
+        assert not any(task.result().duplicate for task in sent[:300])
+        rows: list[dict[str, Any]] = []
+        for name in NAMES:
+            found = await api.get(f"queues/%2F/{name}/peek?count=1000")
+            assert in_order_of_keys([int(row["payload"]) for row in found])
+            rows += found
+        assert sorted(int(row["payload"]) for row in rows) == list(range(300, len(sent)))
+
+
+async def test_frames_without_numbers_and_transactions_go_to_the_shards(nodes: Nodes):
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        await split(api)
+        connection = await client._core.routes.connection()
+        metas = [{"key": f"k{number % 10}"} for number in range(20)]
+        bodies = [b"%d" % number for number in range(20)]
+        frame = await connection.call(wire.PUBLISH, "jobs", None, 0, bodies, metas, None)
+        assert frame[1:] == [0, 20, 0, []]
+        async with client.transaction() as together:
+            for number in range(20, 40):
+                together.publish("jobs", b"%d" % number, key=f"k{number % 10}")
+        await until(lambda: has_in_all(api, 40))
+        assert (await lengths(api))["jobs"] == 0
+        for number in range(10):
+            assert len(set((await shard_of_key(api, f"k{number}")).values())) == 1
+
+
+async def test_publishers_are_told_which_messages_full_shards_refused(nodes: Nodes):
+    api = api_of(nodes.one)
+    limits = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel, **limits)
+        await split(api)
+        bodies = [b"%d" % number for number in range(40)]
+        metas = [{"key": f"k{number % 10}"} for number in range(40)]
+
+        async def waiting() -> set[int]:
+            rows = await api.get("queues/%2F/jobs/peek?count=1000")
+            return {int(row["payload"]) for row in rows}
+
+        with pytest.raises(quorate.Refused) as refused:
+            await client.publish_many("jobs", bodies, meta=metas, batch=7)
+        over = {at for low, high in refused.value.ranges for at in range(low, high + 1)}
+        assert (refused.value.code, refused.value.confirmed) == ("queue_full", 9)
+        assert await waiting() == set(range(40)) - over
+        assert len(over) == 31
+        await client.purge("jobs")
+        connection = await client._core.routes.connection()
+        frame = await connection.call(wire.PUBLISH, "jobs", None, 0, bodies, metas, None)
+        over = {at for low, high in frame[4] for at in range(low, high + 1)}
+        assert frame[1:4] == [0, 9, 0]
+        assert await waiting() == set(range(40)) - over
+
+
+async def test_what_is_sent_again_from_before_a_split_is_not_stored_twice(nodes: Nodes):
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        publisher = client.publisher("jobs", name="p")
+        await publisher.publish(b"1", key="k1")
+        await publisher.publish(b"2", key="k1")
+        connection = await client._core.routes.connection("jobs")
+        await split(api)
+
+        async def again(seqno: int, *bodies: bytes) -> list[Any]:
+            meta = {"key": "k1"}
+            return await connection.call(wire.PUBLISH, "jobs", "p", seqno, [*bodies], meta, None)
+
+        assert (await again(1, b"1", b"2"))[1:] == [0, 0, 2, []]
+        for seqno, bodies in ((2, (b"2", b"3")), (3, (b"3",)), (0, (b"3",))):
+            refused = await again(seqno, *bodies)
+            assert refused[2] == "split_queue"
+            assert len(refused[4]) == len(bodies)
+        http = f"http://{nodes.one.http_address}/v1/queues/%2F/jobs/messages"
+        headers = {
+            "Authorization": aiohttp.encode_basic_auth("guest", "guest"),
+            "X-Quorate-Publisher": "p",
+            "X-Quorate-Seqno": "2",
+        }
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(URL(http, encoded=True), data=b"2") as response,
+        ):
+            assert (response.status, (await response.json())["duplicates"]) == (200, 1)
+        assert await has_in_all(api, 2)
+
+
+async def test_a_deduplication_id_holds_without_a_key(nodes: Nodes):
+    api = api_of(nodes.one)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel, **{"x-dedup-window": 600_000})
+        await split(api)
+        ids = [f"order-{number}" for number in range(20)]
+        bodies = [b"%d" % number for number in range(20)]
+        assert (await client.publish_many("jobs", bodies, dedup_ids=ids)).stored == 20
+        again = await client.publish_many("jobs", bodies, dedup_ids=ids)
+        assert (again.stored, again.duplicates) == (0, 20)
+        assert (await client.publish("jobs", b"0", dedup_id=ids[0])).duplicate
+
+
+async def test_a_large_body_goes_in_parts_to_its_shard(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(wire, "WHOLE_BODY_BYTES_MAX", 1 << 20)
+    api = api_of(nodes.one)
+    body = bytes(3 << 20)
+    async with (
+        channel_at(nodes.nodes["n2"]) as channel,
+        quorate.connect(nodes.one.http_address) as client,
+    ):
+        await declared(channel)
+        before = client.publisher("jobs")
+        await split(api)
+        await before.publish(body, key="k1", timeout=60)
+        await publish(channel, 1)
+        await until(lambda: has_in_all(api, 2))
+        assert sorted((await lengths(api)).values()) == [0, 0, 0, 2]
+        async with client.consume("jobs") as consumer:
+            delivery = await anext(consumer)
+            assert len(delivery.body) == len(body)
+            await delivery.settle()
+
+
+async def test_what_is_moved_copied_or_replayed_to_the_one_name_goes_where_its_key_belongs(
+    nodes: Nodes,
+):
+    api = api_of(nodes.one)
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    async with channel_at(nodes.nodes["n2"]) as channel:
+        await declared(channel, **dead)
+        for name in ("dead", "aside"):
+            await api.queue(name)
+        await split(api)
+        await publish(channel, *range(20))
+        shards = {f"k{n}": set((await shard_of_key(api, f"k{n}")).values()) for n in range(10)}
+        reader = Reader(holds=True)
+        await reader.read(channel)
+        await until(lambda: _are(len(reader.found), 20))
+        for message in reader.found:
+            await message.reject(requeue=False)
+        queue = await channel.get_queue("jobs", ensure=False)
+        await queue.cancel(reader.tag)
+        await until(lambda: is_held(api, 0))
+
+        async def all_of(source: str, how: str, **given: Any) -> None:
+            found = await api.post(f"queues/%2F/{source}/select", where={}, start=1, count=1000)
+            named = found.value["positions"]
+            reply = await api.post(f"queues/%2F/{source}/{how}", positions=named, **given)
+            assert (reply.status, reply.value["done"]) == (200, 20), reply
+
+        async def are_in_place(count: int) -> None:
+            assert (await lengths(api))["jobs"] == 0
+            for key, places in shards.items():
+                found = await shard_of_key(api, key)
+                assert len(found) == 2
+                assert set(found.values()) == places
+            await until(lambda: has_in_all(api, count))
+
+        async def here(name: str) -> bool:
+            return (await lengths(api))[name] == 20
+
+        await until(lambda: here("dead"))
+        await all_of("dead", "move")  # back to where each has died
+        await are_in_place(20)
+        assert await client_purge(nodes, "jobs") == 20
+
+        await publish(channel, *range(20))
+        await gather_in(api, "aside")
+        await until(lambda: here("aside"))
+        await all_of("aside", "copy", to="jobs", operation="a")
+        await all_of("aside", "copy", to="jobs", operation="a")
+        await are_in_place(40)
+        assert await client_purge(nodes, "jobs") == 20
+        await all_of("aside", "move", to="jobs")
+        await are_in_place(20)
+        refused = await api.ask(
+            "POST", "queues/%2F/jobs.1/move", {"positions": [[1, 1]], "to": "jobs"}
+        )
+        assert refused.status == 400
+        assert "`quorate queue join jobs`" in refused.value["reason"]
+
+
+async def client_purge(nodes: Nodes, queue: str) -> int:
+    return (await posted(nodes, queue, "purge"))["count"]
+
+
+async def gather_in(api: Api, target: str) -> None:
+    """All that waits in shards."""
+    for name in NAMES:
+        found = await api.post(f"queues/%2F/{name}/select", where={}, start=1, count=1000)
+        named = found.value["positions"]
+        reply = await api.post(f"queues/%2F/{name}/move", positions=named, to=target)
+        assert reply.status == 200, reply
+
+
+async def test_native_publishers_go_on_while_a_queue_is_split_and_joined_and_leaders_end(
+    nodes: Nodes,
+):
+    """Each message once, and each key in its order as long as the queue is split."""
+    api = api_of(nodes.nodes["n1"])
+    done = asyncio.Event()
+    confirmed: list[int] = []
+
+    async def publishing(publisher: Any) -> None:
+        while not done.is_set():
+            number = len(confirmed)
+            confirmed.append(number)
+            await publisher.publish(b"%d" % number, key=f"k{number % 10}", timeout=60)
+
+    async with (
+        channel_at(nodes.nodes["n1"]) as channel,
+        quorate.connect(nodes.nodes["n1"].http_address) as client,
+    ):
+        await declared(channel)
+        publishers = [client.publisher("jobs"), client.publisher("jobs", name="loader")]
+        work = [asyncio.create_task(publishing(each)) for each in publishers]
+
+        async def further() -> None:
+            before = len(confirmed)
+            await until(lambda: _are(len(confirmed) > before + 200, True))
+
+        await further()
+        await split(api)
+        await further()
+        await nodes.stop("n2", transfer=False)
+        await further()
+        await nodes.start("n2")
+        await until(nodes.settled)
+        assert await joined(api) == NAMES
+        await further()
+        for name in NAMES:
+            rows = await api.post(f"queues/%2F/{name}/select", where={}, start=1, count=1000)
+            while rows.value["positions"]:
+                named = rows.value["positions"]
+                await api.post(f"queues/%2F/{name}/move", positions=named, to="jobs")
+                rows = await api.post(f"queues/%2F/{name}/select", where={}, start=1, count=1000)
+            await until(lambda: is_removed(api, name))  # noqa: B023 -- awaited here
+        assert await joined(api) == []
+        await further()
+        done.set()
+        await asyncio.gather(*work)
+        found: list[int] = []
+        async with client.consume("jobs", credit=500) as consumer:
+            found = [number for _, number in await settled(consumer, len(confirmed))]
+        assert sorted(found) == list(range(len(confirmed)))
+        await until(lambda: is_empty(api))
+
+
+async def test_what_a_queue_and_its_shards_have_together_is_told_once(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    api = api_of(nodes.one)
+    await api.queue("jobs")
+    await split(api)
+    low = "node n1 is low on memory"
+    monkeypatch.setattr("node.management.situation._alarms", lambda _: [low])
+    told = [(each["code"], each.get("shard")) for each in await why(api, "jobs")]
+    assert told == [("alarm", None)]
+    assert [each["code"] for each in await why(api, "jobs.1")] == ["alarm"]
+
+
+async def why(api: Api, queue: str) -> list[dict[str, Any]]:
+    return (await api.get(f"queues/%2F/{queue}/why"))["findings"]
 
 
 async def test_what_cannot_be_split_is_refused(nodes: Nodes):
