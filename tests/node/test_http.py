@@ -346,3 +346,21 @@ async def test_a_follower_answers_307_with_the_leaders_address(tmp_path: Path):
 
         assert (status, body["code"]) == (307, "not_leader")
         assert http.headers["Location"] == f"{nodes.url(leader)}{ORDERS}/messages?x=%2F"
+
+
+async def test_a_redirect_names_the_address_and_port_that_clients_are_told(tmp_path: Path):
+    """As in a Kubernetes cluster where all nodes have one host name, and ports tell them apart."""
+    nodes = Nodes(tmp_path, 3)
+    told = {f"n{number}": f"machines.example:{31000 + number}" for number in (1, 2, 3)}
+    for name, address in told.items():
+        nodes.set(name, http_advertise=address)
+    async with nodes, aiohttp.ClientSession() as session:
+        await nodes.declare("orders")
+        leader = await nodes.leader("orders")
+        other = next(name for name in nodes.nodes if name != leader)
+        http = Http(nodes.nodes[other]._http.local_url, session)
+
+        status, _ = await http("POST", f"{ORDERS}/messages", data=b"a")
+
+        assert status == 307
+        assert http.headers["Location"] == f"http://{told[leader]}{ORDERS}/messages"

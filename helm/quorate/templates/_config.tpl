@@ -40,12 +40,18 @@
 {{- toJson $found -}}
 {{- end -}}
 
-{{/* Settings of a node; call it with (dict "root" $ "joining" ORDINAL), -1 for the first ones. */}}
+{{/* "true" where nodes' settings differ, so that each has a file of its own. */}}
+{{- define "quorate.hasOwnSettings" -}}
+{{- if or (gt (int .Values.replicas) (int .Values.initialNodes)) (include "quorate.hasNodePorts" .) }}true{{ end -}}
+{{- end -}}
+
+{{/* Settings of a node; call it with (dict "root" $ "ordinal" ORDINAL), -1 for what the first ones have in common. */}}
 {{- define "quorate.settings" -}}
 {{- $values := .root.Values -}}
 {{- $nodes := untilStep 0 (int $values.initialNodes) 1 -}}
-{{- if ge (int .joining) 0 -}}
-{{- $nodes = append $nodes (int .joining) -}}
+{{- $joins := ge (int .ordinal) (int $values.initialNodes) -}}
+{{- if $joins -}}
+{{- $nodes = append $nodes (int .ordinal) -}}
 {{- end -}}
 {{- $tls := ne $values.tls.mode "off" -}}
 {{- $settings := dict
@@ -64,8 +70,11 @@
       "log_level" $values.config.logLevel
       "log_format" $values.config.logFormat
 -}}
-{{- if ge (int .joining) 0 -}}
+{{- if $joins -}}
 {{- $_ := set $settings "join" true -}}
+{{- end -}}
+{{- if and (ge (int .ordinal) 0) (include "quorate.hasNodePorts" .root) -}}
+{{- $settings = merge $settings (include "quorate.advertisedPorts" . | fromJson) -}}
 {{- end -}}
 {{- if $values.secrets.rotation -}}
 {{- $_ := set $settings "previous_secret_file" "/etc/quorate/secrets/previous-cluster-secret" -}}

@@ -63,6 +63,30 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 $(QUORATE_NODE).{{ if .Values.nodeServices.enabled }}{{ .Values.nodeServices.domain }}{{ else }}{{ include "quorate.domain" . }}{{ end }}
 {{- end -}}
 
+{{/* "true" where each node has ports of its own, which clients are told. */}}
+{{- define "quorate.hasNodePorts" -}}
+{{- if and .Values.nodeServices.enabled (eq .Values.nodeServices.type "NodePort") }}true{{ end -}}
+{{- end -}}
+
+{{/* A node's port on every machine; call it with (dict "root" $ "ordinal" 0 "name" "nats-tls"). */}}
+{{- define "quorate.nodePort" -}}
+{{- add (get .root.Values.nodeServices.nodePorts (replace "nats-tls" "natsTls" .name)) .ordinal -}}
+{{- end -}}
+
+{{/* Where clients are told that a node with ports of its own is, as settings; called like the former, without name. */}}
+{{- define "quorate.advertisedPorts" -}}
+{{- $values := .root.Values.nodeServices -}}
+{{- $host := $values.host | default (printf "%s-%d.%s" (include "quorate.fullname" .root) (int .ordinal) $values.domain) -}}
+{{- $told := dict -}}
+{{- range include "quorate.clientPorts" .root | fromYamlArray -}}
+{{- if has .name (list "http" "https" "amqp" "nats") -}}
+{{- $port := include "quorate.nodePort" (dict "root" $.root "ordinal" $.ordinal "name" .name) -}}
+{{- $_ := set $told (printf "%s_advertise" .name) (printf "%s:%s" $host $port) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $told -}}
+{{- end -}}
+
 {{- define "quorate.secretName" -}}
 {{ default (include "quorate.fullname" .) .Values.secrets.existingSecret }}
 {{- end -}}

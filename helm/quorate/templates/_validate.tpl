@@ -96,8 +96,34 @@
 {{- if and $v.ingress.enabled (not $v.ingress.host) -}}
 {{- $wrong = append $wrong "ingress.host: give the name under which clients come" -}}
 {{- end -}}
-{{- if and $v.nodeServices.enabled (not $v.nodeServices.domain) -}}
+{{- $ports := include "quorate.hasNodePorts" . -}}
+{{- if and $v.nodeServices.enabled (not $ports) (not $v.nodeServices.domain) -}}
 {{- $wrong = append $wrong "nodeServices.domain: give the domain under which your DNS has each node, such as mq.example.org" -}}
+{{- end -}}
+{{- if and $ports (not $v.nodeServices.host) (not $v.nodeServices.domain) -}}
+{{- $wrong = append $wrong "nodeServices.host: give the name or address of a machine, or nodeServices.domain" -}}
+{{- end -}}
+{{- if and $ports $v.nodeServices.host $v.nodeServices.domain -}}
+{{- $wrong = append $wrong "nodeServices: give host or domain, not both" -}}
+{{- end -}}
+{{- if and $v.nodeServices.enabled (not $ports) $v.nodeServices.host -}}
+{{- $wrong = append $wrong "nodeServices.host: is for type=NodePort, where ports tell nodes apart; give nodeServices.domain" -}}
+{{- end -}}
+{{- if $ports -}}
+{{- $last := sub $replicas 1 -}}
+{{- $before := list -}}
+{{- range $listener := include "quorate.clientPorts" . | fromYamlArray -}}
+{{- $first := include "quorate.nodePort" (dict "root" $ "ordinal" 0 "name" .name) | int -}}
+{{- if gt (add $first $last) 65535 -}}
+{{- $wrong = append $wrong (printf "nodeServices.nodePorts.%s: %d nodes take %d to %d, and the last port is 65535" (replace "nats-tls" "natsTls" .name) $replicas $first (add $first $last)) -}}
+{{- end -}}
+{{- range $other := $before -}}
+{{- if and (le $first (add $other.first $last)) (le $other.first (add $first $last)) -}}
+{{- $wrong = append $wrong (printf "nodeServices.nodePorts: %d nodes take %d to %d for %s and %d to %d for %s; give ports that do not overlap" $replicas $other.first (add $other.first $last) $other.name $first (add $first $last) $listener.name) -}}
+{{- end -}}
+{{- end -}}
+{{- $before = append $before (dict "name" .name "first" $first) -}}
+{{- end -}}
 {{- end -}}
 {{- if and $v.nodeServices.enabled $v.networkPolicy.enabled (not $v.networkPolicy.anyClient) (not $v.networkPolicy.extraIngress) -}}
 {{- $wrong = append $wrong "nodeServices: networkPolicy.anyClient=false lets in pods alone; give networkPolicy.extraIngress for the addresses of clients, or anyClient=true" -}}

@@ -211,9 +211,13 @@ def settings(found: list[Object]) -> list[str]:
 
 
 def _outside(found: list[Object], node: str) -> str | None:
-    """Where clients from outside find it: the name that its own Service is given in the DNS."""
+    """Where clients from outside find it: at its own port of all machines, or by the name that its
+    own Service is given in the DNS.
+    """
     for each in of_kind(found, "Service"):
         if each["metadata"]["name"] == node:
+            if each["spec"]["type"] == "NodePort":
+                return f"machines.example.org:{each['spec']['ports'][0]['nodePort']}"
             (name,) = each["metadata"]["annotations"].values()
             return f"{name}:8080"
     return None

@@ -162,6 +162,46 @@ NONSENSE = [
         ["nodeServices.domain: give the domain"],
     ),
     Nonsense(
+        "node ports of no machine",
+        _set("nodeServices.enabled=true", "nodeServices.type=NodePort"),
+        ["nodeServices.host: give the name or address of a machine", "nodeServices.domain"],
+    ),
+    Nonsense(
+        "node ports with two addresses",
+        _set(
+            "nodeServices.enabled=true",
+            "nodeServices.type=NodePort",
+            "nodeServices.host=192.0.2.7",
+            "nodeServices.domain=mq.example.org",
+        ),
+        ["nodeServices: give host or domain"],
+    ),
+    Nonsense(
+        "one host, and no ports to tell nodes apart",
+        _set("nodeServices.enabled=true", "nodeServices.host=192.0.2.7"),
+        ["nodeServices.host: is for type=NodePort"],
+    ),
+    Nonsense(
+        "node ports that two nodes would share",
+        _set(
+            "nodeServices.enabled=true",
+            "nodeServices.type=NodePort",
+            "nodeServices.host=192.0.2.7",
+            "nodeServices.nodePorts.http=30102",
+        ),
+        ["nodeServices.nodePorts: 3 nodes take 30102 to 30104 for http", "30100 to 30102 for amqp"],
+    ),
+    Nonsense(
+        "node ports beyond the last port there is",
+        _set(
+            "nodeServices.enabled=true",
+            "nodeServices.type=NodePort",
+            "nodeServices.host=192.0.2.7",
+            "nodeServices.nodePorts.http=65534",
+        ),
+        ["nodeServices.nodePorts.http: 3 nodes take 65534 to 65536"],
+    ),
+    Nonsense(
         "clients from outside, whom the policy keeps out",
         _set(
             "nodeServices.enabled=true",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -288,6 +289,71 @@ def test_clients_from_outside_are_sent_to_names_that_they_know():
     assert "*.mq.example.org" in certificate["spec"]["dnsNames"]
     # Nodes find each other by the names that they always had.
     assert "mq.example.org" not in settings_files(found)["quorate.toml"]
+
+
+def node_settings(found: list[Object], ordinal: int) -> dict[str, Any]:
+    """Of the file that the pod's arguments name."""
+    (*_, file) = container(found)["args"]
+    name = Path(file.replace("$(QUORATE_NODE)", f"mq-quorate-{ordinal}")).name
+    return tomllib.loads(settings_files(found)[name])
+
+
+def test_where_there_is_no_load_balancer_each_node_has_ports_of_its_own():
+    found = objects("node-ports")
+    services = {each["metadata"]["name"]: each["spec"] for each in of_kind(found, "Service")}
+    environment = {each["name"] for each in container(found)["env"]}
+
+    assert not [name for name in environment if name.endswith("_ADVERTISE")]
+    for ordinal in range(5):
+        spec = services[f"mq-quorate-{ordinal}"]
+        assert spec["type"] == "NodePort"
+        assert "externalTrafficPolicy" not in spec  # a client may come by any machine
+        ports = {each["name"]: each["nodePort"] for each in spec["ports"]}
+        assert ports == {
+            "http": 31000 + ordinal,
+            "amqp": 31010 + ordinal,
+            "nats": 31020 + ordinal,
+            "https": 31030 + ordinal,
+            "amqps": 31040 + ordinal,
+        }
+        told = node_settings(found, ordinal)
+        assert {key: value for key, value in told.items() if key.endswith("_advertise")} == {
+            f"{name}_advertise": f"machines.example.org:{ports[name]}"
+            for name in ("http", "https", "amqp", "nats")
+        }
+    (certificate,) = of_kind(found, "Certificate")
+    assert "machines.example.org" in certificate["spec"]["dnsNames"]
+
+
+def node_ports(*flags: str) -> list[Object]:
+    return rendered("--set=nodeServices.enabled=true", "--set=nodeServices.type=NodePort", *flags)
+
+
+def test_a_node_with_ports_of_its_own_may_have_a_name_of_its_own():
+    found = node_ports("--set=nodeServices.domain=mq.example.org")
+
+    told = [node_settings(found, ordinal)["http_advertise"] for ordinal in range(3)]
+    assert told == [f"mq-quorate-{n}.mq.example.org:{30080 + n}" for n in range(3)]
+
+
+def test_an_address_of_a_machine_is_in_the_certificate_as_one():
+    found = rendered("--set=nodeServices.host=192.0.2.7", values=case("node-ports").values)
+    (certificate,) = of_kind(found, "Certificate")
+
+    assert certificate["spec"]["ipAddresses"] == ["127.0.0.1", "192.0.2.7"]
+    assert "192.0.2.7" not in certificate["spec"]["dnsNames"]
+    assert node_settings(found, 4)["http_advertise"] == "192.0.2.7:31004"
+
+
+def test_other_ports_restart_nodes_and_more_nodes_do_not():
+    def checksum(*flags: str) -> str:
+        secret, host = "--set=secrets.existingSecret=s", "--set=nodeServices.host=192.0.2.7"
+        template = stateful_set(node_ports(secret, host, *flags))["spec"]["template"]
+        return template["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum("--set=replicas=5") == checksum()
+    assert checksum("--set=nodeServices.nodePorts.http=31000") != checksum()
+    assert checksum("--set=nodeServices.nodePorts.natsTls=31000") == checksum()  # nobody listens
 
 
 def test_definitions_are_imported_once_or_at_each_upgrade():
