@@ -27,14 +27,16 @@ INSTALL := $(PIP) install --constraint constraints.txt
 help: ## Show what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/' | expand -t 18
 
-# What a cluster and the tutorials need: a newcomer waits for nothing else.
+# What a cluster and the tutorials need: a newcomer waits for nothing else. What builds packages is
+# installed first, and once: pip would fetch it anew for each package that it builds.
 $(START): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is missing. On Debian: apt-get install python3 python3-venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(INSTALL) -e '.[tutorials]'
+	@$(INSTALL) hatchling setuptools wheel
+	@$(INSTALL) --no-build-isolation -e '.[tutorials]'
 	@touch $@
 
 $(READY): $(START)
