@@ -252,6 +252,6 @@ def shown(page: str) -> set[str]:
 
 def programs() -> Mapping[str, Path]:
     """All that are there to be shown, by how pages name them."""
-    kinds = ("*.py", "*.java", "*.js", "*.go", "*.php")
+    kinds = ("*.py", "*.java", "*.js", "*.go", "*.php", "*.cs")
     found = [path for kind in kinds for path in (DOCS / "examples").rglob(kind)]
     return {str(path.relative_to(DOCS)): path for path in found if "node_modules" not in path.parts}
