@@ -203,6 +203,10 @@ ui: $(UI_READY) ## The web UI in a real browser; pictures of every page, light a
 	@mkdir -p var/ui
 	@UI_PICTURES=var/ui $(BIN)/pytest -q -m ops tests/ui $(ARGS)
 
+.PHONY: ui-many
+ui-many: $(UI_READY) ## How long pages of the web UI take beside 10,000 queues: ARGS="--queues 50000"
+	@$(BIN)/python -m tests.ui.many $(ARGS)
+
 DOCS_READY := $(VENV)/.docs
 $(DOCS_READY): $(READY)
 	@$(INSTALL) -e '.[docs]'

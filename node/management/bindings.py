@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from cluster.machine.catalog_commands import Bind, DestinationKind, Unbind
-from cluster.machine.catalog_tables import BindingInfo
+from cluster.machine.catalog_tables import BindingInfo, QueueInfo
 from node.management import shapes
 from node.management.context import Call, Endpoint, Response, deleted
 from node.management.errors import bad_request, not_found
-from node.management.paging import listed_as_is
+from node.management.paging import listed
 from node.management.queues import check_unlocked
 from node.management.values import Body
 
 Json = dict[str, Any]
 
 
-async def _listed(call: Call, bindings: Iterable[BindingInfo]) -> Any:
-    return await listed_as_is(call.list_query, [shapes.binding(each) for each in bindings])
+async def _listed(call: Call, ends: Iterable[BindingInfo | QueueInfo]) -> Any:
+    """Queues stand for their bindings to the default exchange. Of a page only what is on it is
+    shaped: there are as many as queues.
+    """
+
+    async def shown(some: Sequence[BindingInfo | QueueInfo]) -> list[Json]:
+        return [_shape(each) for each in some]
+
+    return await listed(call.list_query, list(ends), lambda _: "", shown)
+
+
+def _shape(end: BindingInfo | QueueInfo) -> Json:
+    return shapes.binding(shapes.default_binding(end) if isinstance(end, QueueInfo) else end)
 
 
 async def list_bindings(call: Call) -> Any:
-    every: list[BindingInfo] = []
+    every: list[BindingInfo | QueueInfo] = []
     for vhost in call.vhosts():
-        every += [shapes.default_binding(info) for info in call.catalog.queues(vhost)]
+        every += call.catalog.queues(vhost)
         every += call.catalog.bindings(vhost)
     return await _listed(call, every)
 
@@ -34,8 +45,7 @@ async def from_exchange(call: Call) -> Any:
     name = call.names["exchange"]
     _exchange_must_be(call, name)
     if name == "":
-        infos = call.catalog.queues(call.vhost)
-        return await _listed(call, [shapes.default_binding(info) for info in infos])
+        return await _listed(call, call.catalog.queues(call.vhost))
     return await _listed(call, call.catalog.bindings_from(call.vhost, name))
 
 
@@ -51,7 +61,7 @@ async def to_queue(call: Call) -> Any:
     if info is None:
         raise not_found()
     bound = call.catalog.bindings_to(call.vhost, "queue", info.name)
-    return await _listed(call, [shapes.default_binding(info), *bound])
+    return await _listed(call, [info, *bound])
 
 
 def _exchange_must_be(call: Call, name: str) -> None:

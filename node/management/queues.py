@@ -41,14 +41,30 @@ def _waited_ms(facts: QueueFacts, now_ms: int) -> int:
     return 0 if facts.oldest_ready_ms is None else max(0, now_ms - facts.oldest_ready_ms)
 
 
-#: What lists of many queues are sorted by, without all else that is shown of each.
-_QUICK: Mapping[tuple[str, ...], Callable[[QueueFacts, int], int]] = {
+def _rate_of(*names: str) -> Callable[[QueueFacts, int], float | None]:
+    places = [COUNTED.index(name) for name in names]
+
+    def rate(facts: QueueFacts, _: int) -> float | None:
+        # As `message_stats`, which a queue that nothing happened to does not have.
+        if not any(facts.counts):
+            return None
+        return round(sum(facts.rates[place] for place in places), 2)
+
+    return rate
+
+
+#: What lists of many queues are sorted by, without all else that is shown of each. The web UI sorts
+#: by nothing else.
+_QUICK: Mapping[tuple[str, ...], Callable[[QueueFacts, int], float | None]] = {
     ("messages",): lambda facts, _: facts.messages,
     ("messages_ready",): lambda facts, _: facts.ready,
     ("messages_unacknowledged",): lambda facts, _: facts.unsettled,
     ("consumers",): lambda facts, _: len(facts.consumers),
     ("oldest_ready_age",): _waited_ms,
+    ("message_stats", "publish_details", "rate"): _rate_of("publish"),
+    ("message_stats", "deliver_get_details", "rate"): _rate_of("deliver", "get", "get_no_ack"),
 }
+_LEADER = ("leader",)
 
 
 async def list_queues(call: Call) -> Any:
@@ -69,14 +85,21 @@ async def list_queues(call: Call) -> Any:
         return items
 
     async def values(some: Sequence[QueueInfo]) -> list[Any]:
+        if call.list_query.sort == _LEADER:
+            return [_leader(call, info) for info in some]
         facts, now_ms = await call.observer.queues(some), call.services.cluster.now_ms()
         value_of, each = _QUICK[call.list_query.sort], (facts.get(info.queue) for info in some)
         return [None if fact is None else value_of(fact, now_ms) for fact in each]
 
-    is_quick = call.list_query.sort in _QUICK
+    is_quick = call.list_query.sort in (*_QUICK, _LEADER)
     return await listed(
         call.list_query, infos, lambda info: info.name, shown, values if is_quick else None
     )
+
+
+def _leader(call: Call, info: QueueInfo) -> NodeId | None:
+    transient = info.group >= TRANSIENT_GROUPS
+    return None if transient else call.services.cluster.leader_of(info.group)
 
 
 def found(call: Call) -> QueueInfo:

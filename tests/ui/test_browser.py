@@ -41,6 +41,8 @@ PAGES = {
     "backups": "backups",
     "audit": "audit",
 }
+#: Pages that name queues; the last one has as many rows as there are queues.
+MANY = ["queues", "queues/%2F/many-0000", "exchanges/%2F/amq.default"]
 
 
 @pytest.fixture
@@ -162,3 +164,31 @@ async def test_every_page_is_whole_in_light_and_dark_on_a_desk_and_a_phone(
             await page.context.close()
     assert chromium.seen.errors == []
     assert chromium.seen.elsewhere == []
+
+
+async def test_no_page_asks_for_all_of_many_queues(tmp_path: Path):
+    async with Nodes(tmp_path) as nodes:
+        api = api_of(nodes.one)
+        names = [f"many-{number:04}" for number in range(1_000)]
+        queues = [{"name": name, "vhost": "/", "durable": True} for name in names]
+        await api.post("definitions", queues=[{**each, "arguments": {}} for each in queues])
+        async with browser(f"{api.url}/") as chromium:
+            page = await chromium.page()
+            await chromium.entered(page)
+            answers: list[Any] = []
+
+            def keep(answer: Any) -> None:
+                answers.append(answer)
+
+            page.on("response", keep)
+            for path in MANY:
+                await page.evaluate("path => { location.hash = path }", f"#/{path}")
+                await page.locator("h1").wait_for()
+                await page.get_by_text("Loading …").first.wait_for(state="detached")
+                await page.get_by_text("many-0000").first.wait_for()
+            await page.get_by_text("The first 200 are shown").wait_for()
+            sizes = {each.url: len(await each.body()) for each in answers if "/api/" in each.url}
+
+    assert len(sizes) > len(MANY)
+    assert {url: size for url, size in sizes.items() if size > 64_000} == {}
+    assert chromium.seen.errors == []

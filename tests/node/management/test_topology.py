@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+
+from cluster.machine.catalog_tables import BindingInfo
+from node.management import shapes
 from tests.node.management.api import Api
 
 
@@ -69,7 +73,29 @@ async def test_every_queue_is_bound_to_the_default_exchange(api: Api):
     assert (shown["source"], shown["routing_key"], shown["properties_key"]) == ("", "q", "q")
     assert await api.get("exchanges/%2F/amq.default/bindings/source") == [shown]
     assert await api.get("bindings") == [shown]
+    page = await api.get("exchanges/%2F/amq.default/bindings/source?page=1&page_size=5")
+    assert (page["items"], page["filtered_count"]) == ([shown], 1)
     assert (await api.post("bindings/%2F/e/amq.default/q/q", routing_key="x")).status == 401
+
+
+async def test_of_bindings_only_those_on_the_page_are_shaped(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+):
+    """The default exchange has one of each queue, and the web UI asks every five seconds."""
+    for number in range(6):
+        await api.queue(f"q{number}")
+    shaped: list[str] = []
+    binding = shapes.binding
+
+    def shape(info: BindingInfo) -> dict[str, Any]:
+        shaped.append(info.destination)
+        return binding(info)
+
+    monkeypatch.setattr(shapes, "binding", shape)
+    page = await api.get("exchanges/%2F/amq.default/bindings/source?page=2&page_size=2")
+
+    assert [each["destination"] for each in page["items"]] == shaped == ["q2", "q3"]
+    assert page["filtered_count"] == 6
 
 
 async def test_messages_go_through_bindings_between_exchanges(api: Api):
@@ -233,7 +259,7 @@ async def test_a_password_hash_that_cannot_be_one_is_refused(api: Api):
         put = await api.ask("PUT", "users/u9", {"tags": "", **given})
         assert (put.status, put.value["error"]) == (400, "bad_request")
         assert put.value["reason"].startswith("password_hash is no hash of rabbit_password")
-        user = {"name": "u9", "tags": [], **given}
+        user: dict[str, Any] = {"name": "u9", "tags": [], **given}
         imported = await api.post("definitions", users=[user])
         assert imported.status == 400
         assert imported.value["reason"].startswith("users 'u9': password_hash is no hash")

@@ -1,6 +1,6 @@
 // Exchanges, and what is bound to them.
 import { html } from "../vendor/preact-htm.js";
-import { at, del, post, put, usePoll } from "../api.js";
+import { at, del, post, put, query, usePoll } from "../api.js";
 import { count } from "../format.js";
 import { Badge, Card, Dialog, Empty, Facts, Loading, Page, Table, openDialog, parsed, toast } from "../parts.js";
 import { publish } from "./queue.js";
@@ -36,6 +36,8 @@ export function Exchanges() {
 }
 
 const ROW = 34;
+/** A default exchange has as many bindings as there are queues. */
+const SHOWN = 200;
 
 /** The exchange on the left, what is bound to it on the right, keys on the lines. */
 function Graph({ name, bindings }) {
@@ -59,7 +61,8 @@ export function Exchange({ names: [vhost, name] }) {
   const path = `exchanges/${at(vhost, name)}`;
   const own = name === "amq.default" ? "" : name;
   const { data, error } = usePoll(path, 10000);
-  const { data: bindings, refresh } = usePoll(`${path}/bindings/source`, 5000);
+  const { data: bound, refresh } = usePoll(`${path}/bindings/source?${query({ page: 1, page_size: SHOWN })}`, 5000);
+  const bindings = bound?.items;
   const bind = () => openDialog(html`<${Dialog} title=${`Bind to ${name}`} action="Bind" done=${refresh} fields=${[
     { key: "kind", label: "What is bound", kind: "select", options: ["queue", "exchange"], value: "queue" },
     { key: "destination", label: "Its name", required: true },
@@ -85,13 +88,14 @@ export function Exchange({ names: [vhost, name] }) {
     actions=${data && html`<button class="primary" onClick=${() => publish(vhost, own, "")}>Publish</button>${own && html`<button onClick=${bind}>Bind</button>`}${!builtin && html`<button class="danger" onClick=${remove}>Delete</button>`}`}>
     ${!data ? !error && html`<${Loading} />` : html`
       ${bindings?.length > 0 && html`<${Card} title="Where it leads" id="graph"><${Graph} name=${own || "(default)"} bindings=${bindings} /><//>`}
-      <${Card} title=${`Bindings${bindings ? ` (${count(bindings.length)})` : ""}`} id="bindings" flush><${Table} label="Bindings" keyOf=${(row) => `${row.destination_type}/${row.destination}/${row.properties_key}`} rows=${bindings?.slice(0, 500)}
+      <${Card} title=${`Bindings${bound ? ` (${count(bound.filtered_count)})` : ""}`} id="bindings" flush><${Table} label="Bindings" keyOf=${(row) => `${row.destination_type}/${row.destination}/${row.properties_key}`} rows=${bindings}
         empty=${html`<${Empty} title="Nothing is bound">Bind a queue: until then, what is published here is dropped.<//>`} columns=${[
           { key: "to", label: "To", sort: "destination", show: (row) => row.destination_type === "queue" ? html`<a href=${`#/queues/${at(vhost, row.destination)}`}>${row.destination}</a>` : html`<a href=${`#/exchanges/${at(vhost, row.destination)}`}>${row.destination}</a> <${Badge}>exchange<//>` },
           { key: "key", label: "Routing key", sort: "routing_key", show: (row) => html`<span class="mono">${row.routing_key}</span>` },
           { key: "args", label: "Arguments", minor: true, show: (row) => html`<${Facts} of=${row.arguments} />` },
           { key: "do", label: "", num: true, show: (row) => own && html`<button class="danger small" onClick=${() => unbind(row)}>Unbind</button>` },
-        ]} /><//>
+        ]} />
+        ${bound?.filtered_count > SHOWN && html`<p class="note">The first ${count(SHOWN)} are shown. <code>quorate binding list --exchange ${name}</code> shows all.</p>`}<//>
       <${Card} title="Settings" id="settings"><${Facts} of=${{ Durable: data.durable, "Auto-delete": data.auto_delete, Internal: data.internal, Policy: data.policy, ...data.arguments }} /><//>`}
   <//>`;
 }
