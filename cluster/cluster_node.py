@@ -115,13 +115,13 @@ class ClusterNode:
         self.liveness = LivenessBroadcast(self)
         self._begun = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self.readmission = Readmission(self)
+        self.readmission = Readmission(self, read_catalog=self._read_catalog)
         self.unknown_peers = UnknownPeers(
             config.node,
             links,
             joins=config.join,
             groups=self.groups,
-            read_catalog=lambda: self.names.barrier(),  # noqa: PLW0108 -- they come with the start
+            read_catalog=self._read_catalog,
             ask_lost=self.readmission.ask_node,
         )
         self._maintenance = MaintenanceLoop(self)
@@ -178,6 +178,7 @@ class ClusterNode:
             self._spawn(Relief(self.log, lambda: self.groups).run(), "relief"),
             self._spawn(self._registration.run(), "register"),
             self._spawn(self.unknown_peers.run(), "unknown_peers"),
+            self._spawn(self.readmission.run(), "readmission"),
         ]
 
     def _start_catalog(self) -> None:
@@ -219,6 +220,10 @@ class ClusterNode:
         )
         catalog.moved = self._catalog_moved
         self._catalog_moved(catalog.applied_index)
+
+    async def _read_catalog(self) -> bool:
+        """All that was in it when this was called is in this node's copy; False: not in time."""
+        return await self.names.barrier()
 
     def _catalog_heard(self) -> Heard | None:
         leader, since = self.catalog.leader, self.catalog.member.heard_since()

@@ -3,11 +3,16 @@
 The members of a group ask each such node that shows up what its folder holds of the group. Until it
 says "nothing of before the recovery", they do not listen to it and do not make it a member again.
 A folder of before must not serve anybody: its node stops, and says what to do.
+
+Who was away may have been given the order though others hold the group by now, and would stop them.
+So nobody asks before its catalog shows that the group goes on with this copy: it names the recovery
+already, or was just read, and those that hold the group are all known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -18,10 +23,12 @@ from cluster.log.errors import LogError
 from cluster.peers.forwarding import NODE_LEVEL
 from cluster.raft.configuration import Configuration, Configurations
 from cluster.raft.journal import RaftJournal
-from cluster.types import GroupId, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost there
 EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of before the recovery of these
+#: Between two reads of the catalog.
+READ_AGAIN_S = 0.5
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -40,8 +47,15 @@ class GivenUp(LogError):
 class Readmission:
     """One a node."""
 
-    def __init__(self, cluster: ClusterParts) -> None:
+    def __init__(
+        self,
+        cluster: ClusterParts,
+        *,
+        read_catalog: Callable[[], Awaitable[bool]],  # all that is in it now is in our copy then
+    ) -> None:
         self._cluster = cluster
+        self._read_catalog = read_catalog
+        self._unsure = asyncio.Event()  # somebody is to be asked if a read of the catalog allows it
         #: The start of the process that said that its folder holds nothing of the group.
         self._empty: dict[tuple[GroupId, NodeId], int] = {}
         #: In which era this process said so of its own folder: what is in it since, others sent.
@@ -53,17 +67,56 @@ class Readmission:
 
     def ask(self) -> None:
         """Those lost nodes that are up and have not answered."""
-        groups = self._cluster.groups.values()
-        for node in sorted({node for group in groups for node in self.refused(group)}):
-            if self._cluster.peers.is_up(node):
-                self.ask_node(node)
+        for node in self._silent():
+            if not self._ask(node, [group for group in self._asking(node) if self._sure(group)]):
+                self._unsure.set()
 
     def ask_node(self, node: NodeId) -> None:
+        """The catalog was just read."""
+        self._ask(node, [group for group in self._asking(node) if self._goes_on(group)])
+
+    async def run(self) -> None:
+        """Reads the catalog for what must not be asked without."""
+        while True:
+            await self._unsure.wait()
+            self._unsure.clear()
+            if await self._read_catalog():
+                for node in self._silent():
+                    self.ask_node(node)
+            await asyncio.sleep(READ_AGAIN_S)
+
+    def _silent(self) -> list[NodeId]:
         groups = self._cluster.groups.values()
-        requested = [[g.id, g.configuration.era] for g in groups if node in self.refused(g)]
-        if requested:
+        lost = {node for group in groups for node in self.refused(group)}
+        return [node for node in sorted(lost) if self._cluster.peers.is_up(node)]
+
+    def _asking(self, node: NodeId) -> list[Group]:
+        return [group for group in self._cluster.groups.values() if node in self.refused(group)]
+
+    def _ask(self, node: NodeId, groups: Sequence[Group]) -> bool:
+        """Whether these are all that want to know."""
+        if groups:
+            requested = [[group.id, group.configuration.era] for group in groups]
             self._cluster.links.send(node, [NODE_LEVEL, GIVEN_UP, requested])
             self._cluster.links.flush()
+        return len(groups) == len(self._asking(node))
+
+    def _sure(self, group: Group) -> bool:
+        """However old our catalog is: it names the recovery, and eras never go back. Of the
+        catalog's own group nobody but a person can say it.
+        """
+        if group.id == CATALOG_GROUP:
+            return True
+        info = self._cluster.catalog_machine.group(group.id)
+        return info is not None and info.held_era >= group.configuration.era
+
+    def _goes_on(self, group: Group) -> bool:
+        """By a catalog that is up to date."""
+        if self._sure(group):
+            return True
+        info, known = self._cluster.catalog_machine.group(group.id), group.configuration
+        here = known.era, group.configured_at, {*known.members, *known.lost}
+        return info is not None and info.is_newer(*here)
 
     def is_empty(self, group: GroupId, node: NodeId) -> bool:
         """The process that is up there said that it holds nothing of before the recovery."""

@@ -18,6 +18,7 @@ from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
 from cluster.machine.stream.stream import LOST_MAX
 from cluster.members import moving
 from cluster.members.membership import next_step
+from cluster.members.readmission import GivenUp
 from cluster.raft import replication
 from cluster.raft.configuration import Configuration
 from cluster.recovery.lost_majority import NoCopy, examine, give_up, has_copy, without_copy
@@ -826,6 +827,55 @@ async def test_a_copy_that_is_told_to_go_on_though_others_hold_the_group_is_let_
     assert _held_by(world, "n3", group) == {"n1", "n4", "n5"}
     await world.publish("q", b"3")
     assert world.ready("q", world.leading(group) or "") == 3
+
+
+async def test_nobody_who_holds_a_group_is_stopped_by_a_node_whose_catalog_does_not_know_that(
+    make_world: MakeWorld,
+) -> None:
+    """The same, and the catalog's entries are a long time coming."""
+    world, group = await _joined_by_a_fourth(make_world)
+    await join(world, "n5")
+    await world.publish("q", b"1")
+    await world.until(lambda: world.ready("q", "n3") == 1)
+    world.kill("n3")
+    await moved(world, group, "n1", "n4", "n5")
+    await world.publish("q", b"2")
+    assert await order(world, "n3", "n1", "n2") == ["default-1"]
+    for links in world.links.values():
+        links.drop = lambda peer, message: peer == "n3" and message[0] == CATALOG_GROUP
+    await world.start("n3")
+    await asyncio.sleep(20)
+    assert all(node.failed is None for node in world.nodes.values())
+    assert group in world["n3"].groups
+    for links in world.links.values():
+        links.drop = lambda peer, message: False
+    await world.until(lambda: group not in world["n3"].groups)
+    await asyncio.sleep(5)
+    assert all(node.failed is None for node in world.nodes.values())
+    assert set(voters(world, group)) == {"n1", "n4", "n5"}
+    assert world.ready("q", world.leading(group) or "") == 2
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["as it goes on", "later"])
+async def test_a_folder_of_before_stops_when_the_catalog_says_that_its_group_went_on(
+    make_world: MakeWorld, recorded: bool
+) -> None:
+    """As an up-to-date catalog has it, or any that knows of the recovery."""
+    world, group = await _joined_by_a_fourth(make_world)
+    await join(world, "n5")
+    await world.publish("q", b"1")
+    await world.until(lambda: world.ready("q", "n3") == 1)
+    for name in NODES:
+        world.kill(name)
+    assert await order(world, "n3", "n1", "n2") == ["default-1"]
+    await world.start("n3")
+    if recorded:
+        await world.until(lambda: _held_by(world, "n3", group) == {"n3"})
+        for links in world.links.values():
+            links.drop = lambda peer, message: peer == "n3" and message[0] == CATALOG_GROUP
+    await world.start("n1")
+    await world.until(lambda: world["n1"].failed is not None)
+    assert isinstance(world["n1"].failed, GivenUp)
 
 
 async def test_a_survivor_may_be_lost_as_well_before_the_others_have_a_leader(

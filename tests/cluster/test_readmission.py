@@ -28,7 +28,11 @@ class Lost:
 
         links = SimpleNamespace(send=send, flush=lambda: None)
         cluster: Any = SimpleNamespace(node="n1", log=log, links=links, groups={})
-        self._readmission = Readmission(cluster)
+
+        async def read_catalog() -> bool:
+            return True
+
+        self._readmission = Readmission(cluster, read_catalog=read_catalog)
 
     def asked(self, peer: str) -> None:
         self._readmission.on_message(NodeId(peer), [-1, GIVEN_UP, [[GROUP, ERA]]])
