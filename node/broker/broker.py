@@ -274,9 +274,11 @@ class Broker:
         """How many of these waited; they are ready at `due_ms`, or `delay_ms` from now."""
         if (due_ms is None) == (delay_ms is None):
             raise Refused(codes.BAD_ARGUMENT, "one of due_ms and delay_ms is needed")
-        if due_ms is None:
-            assert delay_ms is not None
+        if delay_ms == 0:  # now, whatever the leader's clock says
+            due_ms = 0
+        elif delay_ms is not None:
             due_ms = await self.cluster.time.settled() + delay_ms
+        assert due_ms is not None
         reply = await self.ask(info.group, Retime(info.queue, positions, due_ms))
         return reply.count if isinstance(reply, Ok) else 0
 

@@ -260,6 +260,21 @@ async def test_what_waits_is_deferred_retimed_fetched_and_withdrawn_by_position(
         assert (await client.ask(54, 13, "orders"))[2]["unsettled"] == 2
 
 
+async def test_what_is_retimed_to_now_is_ready_whatever_the_clock_of_the_node_says(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    """It may be ahead of that of the leader, which says what time it is in the queue."""
+
+    async def ahead() -> int:
+        return one.one.cluster.now_ms() + 300_000
+
+    async with Client(one.url("n1")) as client:
+        await client.ask(10, 2, "orders", None, 0, [b"a"], None, {3: 19 * 10**11})
+        monkeypatch.setattr(one.one.cluster.time, "settled", ahead)
+        assert await client.ask(35, 3, "orders", [[1, 1]], None, 0) == [3, 3, 1]
+        assert (await client.ask(54, 4, "orders"))[2]["delayed"] == 0
+
+
 async def test_a_follower_fetches_by_position_for_a_client_that_asks_for_it(three: Nodes):
     info = three.nodes["n1"].broker.locate("/", "orders")
     assert info is not None
