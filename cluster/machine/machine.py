@@ -383,6 +383,18 @@ class QueueMachine:
         found = self._queues.get(queue)
         return None if found is None else found.consumer_holds(consumer)
 
+    def got_after(
+        self, queue: QueueId, session: SessionId, after: ConsumerKey
+    ) -> ConsumerKey | None:
+        """By the first get of this session, later than what `after` is of, that took something and
+        holds it yet.
+        """
+        found, known = self._queues.get(queue), self._sessions.get(session)
+        if not isinstance(found, Queue) or known is None:
+            return None
+        keys = [ConsumerKey(key) for each, key in known.consumers if each == queue and key > after]
+        return min(filter(found.is_of_get, keys), default=None)
+
     def is_windowed(self, queue: QueueId, consumer: ConsumerKey) -> bool:
         """Does it get more only when `Handed` says what the network took?"""
         found = self._queues.get(queue)

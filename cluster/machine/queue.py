@@ -351,6 +351,10 @@ class Queue:
         consumer = self.consumers.by_key.get(key)
         return None if consumer is None else self.checkout.held_chunks(consumer)
 
+    def is_of_get(self, key: ConsumerKey) -> bool:
+        consumer = self.consumers.by_key.get(key)
+        return consumer is not None and consumer.once
+
     def is_windowed(self, key: ConsumerKey) -> bool:
         consumer = self.consumers.by_key.get(key)
         return consumer is not None and consumer.windowed

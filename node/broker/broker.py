@@ -477,6 +477,7 @@ class Broker:
         auto_settle: bool,
         positions: Ranges = (),
         in_parts: bool = False,
+        lost_after: ConsumerKey | None = None,
     ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
         """Take messages once: (consumer to settle with, still ready, the messages). On the leader.
         The next ones, or those of these positions that wait, ready or delayed.
@@ -485,10 +486,18 @@ class Broker:
         are settled once they are read, so a crash in between redelivers them; those with a large
         body are for the caller to settle, when it is read. Without `in_parts` only those bodies
         are in parts that may not travel whole.
+
+        `lost_after`: the same was asked before, and nobody knows what became of it. It was the only
+        one since the session got an answer with that key; if it took something, that is given.
         """
         self.check_count(count)
         group = self.led(info.group)
-        reply = reply_of(await group.ask(Get(info.queue, session, count, positions=positions)))
+        reply: codes.Reply | None = None
+        if lost_after is not None:
+            reply_of(await group.ask(Barrier()))
+            reply = self._got_after(info, session, lost_after)
+        if reply is None:
+            reply = reply_of(await group.ask(Get(info.queue, session, count, positions=positions)))
         assert isinstance(reply, Got)
         batches: list[MessageBatch] = []
         taken: list[tuple[int, int]] = []
@@ -523,6 +532,14 @@ class Broker:
             self.settle_retry.settle(info.group, settled, by_client=False)
         given_back = sum(last - first + 1 for first, last in over)
         return reply.consumer, reply.ready + given_back, batches
+
+    def _got_after(self, info: QueueInfo, session: SessionId, after: ConsumerKey) -> Got | None:
+        machine = self.machine(info.group)
+        key = machine.got_after(info.queue, session, after)
+        view = None if key is None else machine.queue(info.queue)
+        if key is None or view is None:
+            return None
+        return Got(key, self.holds(info.group, info.queue, key), view.ready_count)
 
     def check_count(self, count: int) -> None:
         if not 1 <= count <= self.limits.get_count_max:

@@ -89,6 +89,7 @@ class ConsumerRelay(Protocol):
         count: int,
         auto_settle: bool,
         positions: Ranges = (),
+        lost_after: ConsumerKey | None = None,
     ) -> tuple[ConsumerKey, int, list[outgoing.MessageBatch]]: ...
     async def info(self, info: QueueInfo) -> dict[str, Any]: ...
 
@@ -517,9 +518,10 @@ class ClientSession:
         auto_settle: bool,
         positions: Ranges = (),
         shards: Sequence[str] = (),
+        lost_after: ConsumerKey | None = None,
     ) -> None:
         """The next ones, or those of these positions that wait. `shards`: where there may be some,
-        if there are none in the queue itself.
+        if there are none in the queue itself. `lost_after`: see `Broker.get`.
         """
         self._check_here(info)
         self._broker.check_count(count)
@@ -529,7 +531,12 @@ class ClientSession:
         key, ready, batches = await self._in_session(
             info.group,
             lambda: get(
-                info, self.session, count=count, auto_settle=auto_settle, positions=positions
+                info,
+                self.session,
+                count=count,
+                auto_settle=auto_settle,
+                positions=positions,
+                lost_after=lost_after,
             ),
         )
         if shards and not batches:

@@ -19,6 +19,7 @@ from typing import Any, cast
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL
+from cluster.codec.entries import SURGERY_SINCE
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Ranges
 from cluster.peers.peer_rpc import numbers
@@ -242,9 +243,17 @@ class Relay:
         count: int,
         auto_settle: bool,
         positions: Ranges = (),
+        lost_after: ConsumerKey | None = None,
     ) -> tuple[ConsumerKey, int, list[MessageBatch]]:
-        # Nodes of a former release know no positions.
-        named = ([list(each) for each in positions],) if positions else ()
+        """See `Broker.get`."""
+        # Nodes of a former release know neither.
+        named: list[Any] = []
+        if self._cluster.catalog_machine.version < SURGERY_SINCE:
+            lost_after = None
+        if positions or lost_after is not None:
+            named.append([list(each) for each in positions])
+        if lost_after is not None:
+            named.append(lost_after)
         key, ready, batches = await self._ask(info, "get", session, count, auto_settle, *named)
         return ConsumerKey(key), ready, [unpacked(batch) for batch in batches]
 
@@ -268,6 +277,7 @@ class Relay:
             auto_settle=auto_settle,
             positions=[(first, last) for first, last in named[0]] if named else (),
             in_parts=True,
+            lost_after=ConsumerKey(named[1]) if len(named) > 1 else None,
         )
         return [key, ready, [packed(batch) for batch in batches]]
 

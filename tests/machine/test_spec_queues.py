@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.machine.commands import ATTR_TTL_MS, Enqueue
-from cluster.types import QueueId
+from cluster.types import QueueId, SessionId
 from tests.machine.told import told
 
 
@@ -35,6 +35,27 @@ def test_what_a_consumer_holds_can_be_sent_to_it_again():
     chunks = q.world.machine.consumer_holds(q.world.queue("q"), q.world.consumer("a/t"))
 
     assert q.world.chunks(chunks) == "2:2 3:3"
+
+
+def test_a_get_that_had_no_answer_is_found_by_what_it_took():
+    """A17: the session's first one behind the last that was answered, in any replica."""
+    q = told("queue q", "queue p", "session a", "session b", "subscribe q a/t credit=1")
+    q("publish q 1 2 3 4 5 6")
+    q("publish p 1")
+    for get in ("get q a", "get p a", "get q b", "get q a", "get q a"):
+        q(get)
+    machine, queue, keys = q.world.machine, q.world.queue("q"), q.world.consumers
+    copy = type(machine)()
+    copy.restore(machine.snapshot())
+
+    for replica in (machine, copy):
+        assert replica.got_after(queue, SessionId("a"), keys["a/t"]) == keys["a/get1"]
+        assert replica.got_after(queue, SessionId("a"), keys["a/get1"]) == keys["a/get4"]
+        assert replica.got_after(queue, SessionId("a"), keys["a/get5"]) is None
+        assert replica.got_after(queue, SessionId("c"), keys["a/t"]) is None
+
+    q("settle q a/get4 4")
+    assert machine.got_after(queue, SessionId("a"), keys["a/get1"]) == keys["a/get5"]
 
 
 def test_a_batch_is_dealt_out_message_by_message():

@@ -33,7 +33,7 @@ from node.clients.client_session import Subscription as BrokerConsumer
 from node.dispatch import outgoing
 from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
 from node.dispatch.progress import WrittenPiece
-from node.errors import Refused
+from node.errors import OutcomeUnknown, Refused
 from node.messages.amqp_errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
@@ -518,6 +518,8 @@ class Deliveries:
         self._by_key: dict[tuple[str, ConsumerKey], ChannelConsumer] = {}
         self._subscribing: dict[int, ChannelConsumer] = {}
         self._getting: dict[int, ChannelConsumer] = {}
+        #: Of the last get that was answered; they come one after the other.
+        self._got_last: dict[GroupId, ConsumerKey] = {}
         self._held: deque[_Held] = deque()
         self._held_timer: asyncio.TimerHandle | None = None
         self._families: list[Family] = []
@@ -1110,10 +1112,21 @@ class Deliveries:
         self._requests += 1
         request, info, no_ack = self._requests, holder.info, holder.no_ack
         self._getting[request] = holder
+        lost_after: ConsumerKey | None = None
+
+        async def ask() -> None:
+            """What a try took whose answer was lost, the next one is answered with."""
+            nonlocal lost_after
+            try:
+                await self.connection.get(
+                    request, info, 1, auto_settle=no_ack, lost_after=lost_after
+                )
+            except OutcomeUnknown:
+                lost_after = self._got_last.get(info.group, NO_KEY)
+                raise
+
         try:
-            await self._channel.patiently(
-                lambda: self.connection.get(request, info, 1, auto_settle=no_ack), info
-            )
+            await self._channel.patiently(ask, info)
         except Refused as error:
             if not holder.silent or error.code != codes.NO_QUEUE:  # the shard is gone
                 raise
@@ -1124,6 +1137,7 @@ class Deliveries:
         self, holder: ChannelConsumer, key: ConsumerKey, ready: int, batches: Sequence[MessageBatch]
     ) -> None:
         self._counted.of(holder.info).got(batches, auto=holder.no_ack)
+        self._got_last[holder.info.group] = key
         if not batches:
             if not holder.silent:
                 self._channel.send_method(commands.Basic.GetEmpty())
