@@ -128,6 +128,7 @@ class ClusterNode:
         self._registration = Registration(self, DiskIdentity(disk, config.data_dir))
         self._failure: BaseException | None = None
         self._recovered_index = 0  # committed of the catalog when this process started
+        self._has_read = False  # the catalog, once: this node's copy is no older than this process
         self.replay = RecoveryProgress()
         self.stopping = False
         self.catalog: Group
@@ -223,7 +224,11 @@ class ClusterNode:
 
     async def _read_catalog(self) -> bool:
         """All that was in it when this was called is in this node's copy; False: not in time."""
-        return await self.names.barrier()
+        done = await self.names.barrier()
+        if done and not self._has_read:
+            self._has_read = True
+            self._maintenance.wake()
+        return done
 
     def _catalog_heard(self) -> Heard | None:
         leader, since = self.catalog.leader, self.catalog.member.heard_since()
@@ -352,6 +357,10 @@ class ClusterNode:
         kept = self.log.groups()
         for info in self.catalog_machine.groups():
             if info.id not in self.groups and (self.node in info.homes or info.id in kept):
+                if info.id in kept and self.log.journal(info.id).forced and not self._has_read:
+                    # By order of a person it might serve at once what others hold by now.
+                    self.readmission.want_catalog()
+                    continue
                 machine = self.config.machines[1]()
                 self._add_group(info.id, info.name, info.founders, machine)
                 if self.groups[info.id].term == 0 and self._may_have_dropped(info):

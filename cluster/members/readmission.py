@@ -55,7 +55,7 @@ class Readmission:
     ) -> None:
         self._cluster = cluster
         self._read_catalog = read_catalog
-        self._unsure = asyncio.Event()  # somebody is to be asked if a read of the catalog allows it
+        self._unsure = asyncio.Event()  # what is to be done depends on a read of the catalog
         #: The start of the process that said that its folder holds nothing of the group.
         self._empty: dict[tuple[GroupId, NodeId], int] = {}
         #: In which era this process said so of its own folder: what is in it since, others sent.
@@ -69,14 +69,17 @@ class Readmission:
         """Those lost nodes that are up and have not answered."""
         for node in self._silent():
             if not self._ask(node, [group for group in self._asking(node) if self._sure(group)]):
-                self._unsure.set()
+                self.want_catalog()
 
     def ask_node(self, node: NodeId) -> None:
         """The catalog was just read."""
         self._ask(node, [group for group in self._asking(node) if self._goes_on(group)])
 
+    def want_catalog(self) -> None:
+        self._unsure.set()
+
     async def run(self) -> None:
-        """Reads the catalog for what must not be asked without."""
+        """Reads the catalog for what must not be done without."""
         while True:
             await self._unsure.wait()
             self._unsure.clear()
