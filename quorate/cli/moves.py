@@ -106,7 +106,9 @@ class Anybody:
 
     async def view(self) -> View:
         async def look(api: Management) -> View:
-            return View(await api.all("nodes"), await api.all("groups"))
+            # Groups first: when none of them moves any more, nodes hold what they will hold.
+            groups = await api.all("groups")
+            return View(await api.all("nodes"), groups)
 
         view = await self.ask(look)
         self._learn(view)

@@ -418,12 +418,17 @@ class Api:
         }
 
     async def _step_down_meta(self, asked: Asked) -> Json:
-        leader, found = self._cluster.leader_of(CATALOG_GROUP), None
-        if leader is not None:
-            found = await self._peer_rpc.request(leader, KIND, "meta", asked.body)
-        if found is None:
-            raise known(10008)
-        return _answer_in(found)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        while True:
+            leader, found = self._cluster.leader_of(CATALOG_GROUP), None
+            if leader is not None:
+                found = await self._peer_rpc.request(leader, KIND, "meta", asked.body)
+            if found is not None:
+                return _answer_in(found)
+            if loop.time() > until_s:  # else whoever leads it has only just been elected
+                raise known(10008)
+            await asyncio.sleep(AGAIN_S)
 
     async def _purge_account(self, asked: Asked) -> Json:
         """All streams of the account that is named."""
