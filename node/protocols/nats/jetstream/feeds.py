@@ -44,6 +44,8 @@ SLOWER_S: Final = 0.01
 REPLY_BYTES: Final = 38
 #: A consumer with a rate is sent what it may have in so long, or one message that is larger.
 RATE_SLICE_S: Final = 0.05
+#: So much too early a timer may come at most: those of uvloop are rounded to milliseconds.
+TIMER_EARLY_S: Final = 0.001
 #: After a proposal that failed.
 AGAIN_S: Final = 0.05
 #: With flow control: so much may be sent that was not heard of.
@@ -371,16 +373,18 @@ class Feed:
             size = sum(
                 each.size * len(each.payloads) for bursts in by_request.values() for each in bursts
             )
-            self._turn_s = now_s + size * 8 / rate
-            self._loop.call_at(self._turn_s, self.wake)
+            self._wait_until(now_s + size * 8 / rate)
         elif self._replays and (span_s := self._span_s(loaded)):
-            self._turn_s = now_s + span_s
-            self._loop.call_at(self._turn_s, self.wake)
+            self._wait_until(now_s + span_s)
         elif not self.consumer.may_fetch:
             self._nothing_left()
         else:
             self.wake()
         self._set_timer()
+
+    def _wait_until(self, turn_s: float) -> None:
+        self._turn_s = turn_s
+        self._loop.call_at(turn_s + TIMER_EARLY_S, self.wake)
 
     def _hand_over(self, loaded: Sequence[_Loaded]) -> list[_Loaded]:
         """Those of `fetch` get theirs, and are done. What is left."""
