@@ -27,11 +27,11 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def lose_all_but(world: World, survivor: str, lost: Sequence[str]) -> None:
+    groups = list(world[survivor].groups)
     for name in list(world.nodes):
         world.kill(name)
     await order(world, survivor, *lost)
     await world.start(survivor)
-    groups = list(world[survivor].groups)
     await world.until(lambda: all(world.leading(group) == survivor for group in groups))
 
 
