@@ -52,7 +52,7 @@ from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
 from cluster.machine.versions import ERAS_SINCE
-from cluster.types import Body, BodyRef, GroupId, LargeBody, Stamp, value
+from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, Stamp, value
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -236,6 +236,10 @@ RESTORES_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
+EIGHT_FOLLOW = 27
+LIST_OF_1 = 0x81
+#: The upper bits of the first byte.
+NUMBER_KIND, LIST_KIND = 0, 4
 #: The type without what a checker would conclude: that nothing is known of the elements.
 LIST: Any = list
 
@@ -676,6 +680,39 @@ def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
     """The entry of this payload. CodecError only when the bytes are no entry."""
     version, now_ms, packed = unpack_entry(data)
     return Entry(version, now_ms, list(map(unpack_command, packed)))
+
+
+def start_of_enqueue(queue: QueueId, publisher: str) -> bytes:
+    """What stands in an entry before the number of each enqueue to that queue by that publisher.
+    Behind the number stands how many bodies it has: see `number_at`. It may stand in a body, too.
+    """
+    return pack(tag_of(Enqueue)) + pack(queue) + pack(publisher)
+
+
+def only_tag(data: bytes, at: int = 0) -> int | None:
+    """What the only command of the entry that begins there begins with, without reading more of it.
+    None: it has several, or that is not seen at a glance.
+    """
+    if len(data) < at + 14 or data[at + 11] != LIST_OF_1 or data[at + 2] != EIGHT_FOLLOW:
+        return None
+    version, kind, tag = data[at + 1], data[at + 12] >> 5, data[at + 13]
+    glanced = data[at] == LIST_OF_3 and version < BYTE_FOLLOWS and kind == LIST_KIND
+    return tag if glanced and tag < BYTE_FOLLOWS else None
+
+
+def number_at(data: bytes, at: int) -> tuple[int, int]:
+    """The number, or the length of the list, that is written there, and where it ends. CodecError:
+    there is neither.
+    """
+    kind, value = divmod(data[at], 1 << 5) if at < len(data) else (-1, 0)
+    end = at + 1
+    if value >= BYTE_FOLLOWS:
+        size = 1 << (value - BYTE_FOLLOWS)
+        end += size
+        value = int.from_bytes(data[at + 1 : end], "big") if size <= 8 and end <= len(data) else -1
+    if kind not in {NUMBER_KIND, LIST_KIND} or value < 0:
+        raise CodecError("neither a number nor a list")
+    return value, end
 
 
 def encode_command(command: AnyCommand) -> bytes:

@@ -27,7 +27,11 @@ from cluster.codec.entries import (
     encode_entry,
     encode_reply,
     messages_of,
+    number_at,
+    only_tag,
     pack_stamp,
+    start_of_enqueue,
+    tag_of,
     unpack_stamp,
     version_needed,
 )
@@ -564,3 +568,40 @@ def test_a_new_field_has_a_default_and_stands_at_the_end() -> None:
 @pytest.mark.parametrize("name", SAMPLES_V1)
 def test_what_version_1_had_needs_no_later_one(name: str) -> None:
     assert version_needed(SAMPLES_V1[name]) == (2 if name == "upgrade_machine" else 1)
+
+
+@pytest.mark.parametrize("queue", [0, 23, 24, 255, 256, 1 << 16, 1 << 32])
+@pytest.mark.parametrize("seqno", [1, 23, 24, 255, 256, 65_535, 65_536, 1 << 32, (1 << 63) - 1])
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 300])
+def test_an_enqueue_is_found_in_an_entry_without_decoding_it(
+    queue: int, seqno: int, count: int
+) -> None:
+    """Also among other commands, and in a transaction."""
+    for publisher in ("p", "shop-é", "x" * 23, "x" * 24, "x" * 300):
+        enqueue = c.Enqueue(queue, publisher, seqno, [b"body"] * count, None, None)
+        others = [c.Tick(), c.Settle(queue, 9, [(1, 9)])]
+        transaction = c.Transaction("n1", 1, 1, 1, [others[1], enqueue], [(2, [enqueue])])
+        for commands, times in (([*others, enqueue], 1), ([transaction], 2)):
+            data, start = encode_entry(1_000, commands), start_of_enqueue(queue, publisher)
+            assert data.count(start) == times
+            found, at = number_at(data, data.index(start) + len(start))
+            assert (found, number_at(data, at)[0]) == (seqno, count)
+
+
+def test_the_tag_of_an_only_command_is_seen_at_a_glance() -> None:
+    publish, now_ms = c.Enqueue(1, None, 0, (b"x",)), 1_767_607_200_000
+    for kind, command in SAMPLES_V1.items():
+        tag = tag_of(type(command))
+        assert only_tag(b"\0" + encode_entry(now_ms, [command]), 1) == (
+            tag if tag < 24 else None
+        ), kind
+        assert only_tag(encode_entry(now_ms, [command, publish])) is None
+        assert only_tag(encode_entry(1_000, [command])) is None  # long ago
+    assert only_tag(encode_entry(now_ms, [])) is None
+    assert only_tag(b"") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\x18", b"\x1b\0\0", b"\x20", b"\x9f", b"\x1c", b"\x61a"])
+def test_what_is_no_number_is_not_taken_for_one(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        number_at(data, 0)

@@ -172,7 +172,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m tests.acceptance.bench.message_history", description=__doc__
     )
     parser.add_argument("--millions", type=float, default=3.0, help="of messages in each log")
-    parser.add_argument("--commands", type=int, default=80_000, help="in each log")
+    parser.add_argument("--commands", type=int, default=90_000, help="in each log")
     parser.add_argument("--compare", action="store_true", help="also apply all, and compare")
     parser.add_argument("--dir", type=Path, help="keep the logs here")
     given = parser.parse_args(arguments)
