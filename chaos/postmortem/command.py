@@ -1,4 +1,4 @@
-"""The whole post-mortem in a Spark session of its own, for callers that know nothing of Spark."""
+"""The whole post-mortem in a session of its own, for callers that know nothing of Spark."""
 # Spark and Arrow come with few types.
 # pyright: basic
 
@@ -7,15 +7,28 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from chaos.postmortem.options import Options, check
-from chaos.postmortem.session import NotHere, missing, start
+from chaos.postmortem.reading.inputs import LocalFiles, discover, is_remote
+from chaos.postmortem.session import Engine, NotHere, missing, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from chaos.postmortem.pipeline import Result
+
+
+#: From so many bytes of logs on Spark is the better one: Sail holds what is replayed in memory.
+SPARK_BYTES: Final = 1 << 30
+
+
+def engine_for(paths: Sequence[str], asked: Options) -> Engine:
+    """By where the logs are, their size, and what is installed. BadInput: there are none."""
+    if missing("sail") is not None or any(map(is_remote, paths)):
+        return "spark"
+    found = discover(paths, LocalFiles(), since_ns=asked.since_ns, until_ns=asked.until_ns)
+    return "sail" if sum(each.bytes for each in found.segments) < SPARK_BYTES else "spark"
 
 
 class Progress(Protocol):
@@ -28,6 +41,7 @@ def post_mortem(
     paths: Sequence[str],
     out: Path,
     *,
+    engine: Engine | None = None,
     master: str | None,
     options: Mapping[str, str],
     noise: Path | None,
@@ -35,18 +49,22 @@ def post_mortem(
     progress: Progress,
     asked: Options,
 ) -> Result:
-    """Raises WrongArgument, `session.NotHere` and `inputs.BadInput`."""
+    """`engine`: None for the better one, which is Spark when `master` or `options` are given.
+    Raises WrongArgument, `session.NotHere` and `inputs.BadInput`.
+    """
     check(paths)
-    if (lacks := missing()) is not None:
+    engine = engine or ("spark" if master or options else engine_for(paths, asked))
+    if (lacks := missing(engine)) is not None:
         raise NotHere(lacks)
     if asked.confirmed is not None:
         from chaos.postmortem.reading.receipts import read_receipts
 
         read_receipts(asked.confirmed)
-    progress("start Spark", None)
+    step = f"start {engine.capitalize()}"
+    progress(step, None)
     began_s = time.monotonic()
-    spark = start(master, noise=noise, options=options)
-    progress("start Spark", time.monotonic() - began_s)
+    spark = start(master, engine=engine, noise=noise, options=options)
+    progress(step, time.monotonic() - began_s)
     from chaos.postmortem.pipeline import Asked, run
 
     try:
@@ -70,11 +88,12 @@ def incident(
     """
     check(paths)
     out = Path(out)
-    spark = spark or start(noise=out / "spark.log")
+    asked = asked or Options()
+    spark = spark or start(engine=engine_for(list(map(str, paths)), asked), noise=out / "spark.log")
     from chaos.postmortem.pipeline import Asked, run
     from chaos.postmortem.schemas import TABLES
     from chaos.postmortem.tables import Tables
 
-    run(list(map(str, paths)), out, spark=spark, asked=Asked.of(asked or Options()))
+    run(list(map(str, paths)), out, spark=spark, asked=Asked.of(asked))
     made = Tables(spark, (out / "tables").absolute())
     return {name: made[name] for name in TABLES}

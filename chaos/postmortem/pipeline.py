@@ -36,7 +36,7 @@ from chaos.postmortem.queues.receipts import receipts
 from chaos.postmortem.reading import ingest
 from chaos.postmortem.reading.inputs import BadInput, Inputs, discover
 from chaos.postmortem.reading.receipts import read_receipts
-from chaos.postmortem.reading.remote_files import AnyFiles
+from chaos.postmortem.reading.remote_files import files_of
 from chaos.postmortem.reading.until import begun_by
 from chaos.postmortem.replay.bases import bad_snapshots
 from chaos.postmortem.replay.events import Build, events, replays, states
@@ -192,7 +192,7 @@ def run(
     asked, steps, began_s = asked or Asked(), Steps(progress), time.monotonic()
     with steps.step("look for logs"):
         given = [str(path) for path in paths]
-        inputs = discover(given, AnyFiles(spark), since_ns=asked.since_ns, until_ns=asked.until_ns)
+        inputs = discover(given, files_of(spark), since_ns=asked.since_ns, until_ns=asked.until_ns)
         if asked.until_ns is not None:
             inputs = begun_by(inputs, asked.until_ns)
         inputs = inputs.of_one_cluster()

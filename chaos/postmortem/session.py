@@ -1,4 +1,4 @@
-"""The Spark session: quiet, small by default, and with a clear word when Java is missing."""
+"""The session: of Spark, or of Sail, which needs no Java. What is missing is said clearly."""
 # Spark and Arrow come with few types.
 # pyright: basic
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,21 +44,28 @@ LOCAL_SETTINGS: Final = {
 SMALL_BYTES: Final = 256 << 20
 #: Of what is read, by task of a shuffle; Spark joins those that turn out to be small.
 TASK_BYTES: Final = 32 << 20
-NO_SPARK: Final = (
-    "Spark is not installed: install Quorate from where it came, with its extra `postmortem`:"
+NO_PACKAGES: Final = (
+    "what a post-mortem needs is not installed: install Quorate from where it came, with its"
+    " extra `postmortem`:"
     " pip install -e '.[postmortem]' in a clone, else"
     " pip install './quorate-VERSION-py3-none-any.whl[postmortem]'"
 )
 
 
+Engine = Literal["sail", "spark"]
+
+
 class NotHere(Exception):
-    """What Spark needs is missing; the text says what to install."""
+    """What the engine needs is missing; the text says what to install."""
 
 
-def missing() -> str | None:
+def missing(engine: Engine = "spark") -> str | None:
     """What to install before a session can start; None: nothing."""
-    if any(find_spec(name) is None for name in ("pandas", "pyarrow", "pyspark")):
-        return NO_SPARK
+    needed = ["pandas", "pyarrow", "pyspark", *(["grpc", "pysail"] if engine == "sail" else [])]
+    if any(find_spec(name) is None for name in needed):
+        return NO_PACKAGES
+    if engine == "sail":
+        return None
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     if java is None or not os.path.exists(java):
@@ -71,17 +78,20 @@ def missing() -> str | None:
 def start(
     master: str | None = None,
     *,
+    engine: Engine = "spark",
     noise: Path | None = None,
     options: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session with `raftlog` registered. NotHere: what must be installed first.
 
     Under spark-submit the session that it made is taken, with its settings. `noise`: where all
-    that Spark has to say goes; None: to standard error.
+    that Spark has to say goes; None: to standard error. Sail has none of these.
     """
-    lacks = missing()
+    lacks = missing(engine)
     if lacks is not None:
         raise NotHere(lacks)
+    if engine == "sail":
+        return _start_sail()
     # Workers are otherwise started with the `python3` of PATH, which need not have pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark import SparkConf, SparkContext
@@ -107,15 +117,37 @@ def start(
     return spark
 
 
+def _start_sail() -> SparkSession:
+    # Its server logs to standard error, every step.
+    os.environ.setdefault("RUST_LOG", "error")
+    from pysail.spark import SparkConnectServer
+    from pyspark.sql import SparkSession
+
+    from chaos.postmortem.reading.raftlog import RaftLog
+
+    server = SparkConnectServer("127.0.0.1", 0)
+    server.start(background=True)
+    host, port = server.listening_address
+    spark = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.dataSource.register(RaftLog)
+    spark._sail = server  # ends with the session
+    return spark
+
+
 def fit(spark: SparkSession, size: int) -> None:
     """Plan for so many bytes of logs."""
+    from chaos.postmortem.engine import cores, is_local
+
+    if is_local():
+        return
     small = size < SMALL_BYTES
-    cores = spark.sparkContext.defaultParallelism
+    cores_ = cores(spark)
     planned = {
         "spark.sql.codegen.wholeStage": "false" if small else "true",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if small else "FALLBACK",
         "spark.sql.adaptive.enabled": "false" if small else "true",
-        "spark.sql.shuffle.partitions": cores if small else max(4 * cores, size // TASK_BYTES),
+        "spark.sql.shuffle.partitions": cores_ if small else max(4 * cores_, size // TASK_BYTES),
     }
     for name, value in planned.items():
         spark.conf.set(name, str(value))

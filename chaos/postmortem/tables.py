@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
-from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_string
+from pyspark.sql.types import LongType, StructField, StructType
 
 from chaos.postmortem.findings.catalogue import RULES
 from chaos.postmortem.schemas import TABLES
@@ -26,14 +26,20 @@ HOUR_NS: Final = 3_600_000_000_000
 @cache
 def schema_of(name: str) -> StructType:
     """Of a table in `schemas.TABLES`. Needs a session."""
-    schema = _parse_datatype_string(TABLES[name])
-    assert isinstance(schema, StructType)
-    return schema
+    return StructType.fromDDL(TABLES[name])
 
 
 def conformed(frame: DataFrame, name: str) -> DataFrame:
     """Exactly the table's columns, in their order and types; those it lacks are null."""
-    return frame.to(schema_of(name))
+    known = set(frame.columns)
+    return frame.select(
+        *(
+            (F.col(each.name) if each.name in known else F.lit(None))
+            .cast(each.dataType)
+            .alias(each.name)
+            for each in schema_of(name).fields
+        )
+    )
 
 
 def as_findings(frame: DataFrame, code: str) -> DataFrame:

@@ -6,6 +6,7 @@ import json
 import re
 import traceback
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -27,6 +28,11 @@ USAGE = 2
 FAILED = 70
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Engine(StrEnum):
+    SAIL = "sail"
+    SPARK = "spark"
 
 
 class Judging(TyperCommand):
@@ -120,6 +126,14 @@ def postmortem(
             "--limit", metavar="NAME=NUMBER", help="A threshold; repeatable. See the docs."
         ),
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            "--engine",
+            help="What computes: sail, without Java, or spark. Default: sail for less than 1 GiB of"
+            " logs on this machine.",
+        ),
+    ] = None,
     master: Annotated[
         str | None,
         typer.Option("--master", help="Of Spark. Default: this machine, all cores."),
@@ -158,6 +172,7 @@ def postmortem(
         result = post_mortem(
             [*folders, *(archives or [])],
             folder,
+            engine=None if engine is None else engine.value,
             master=master,
             options=options,
             noise=None if spark_log else folder / "spark.log",

@@ -26,6 +26,7 @@ HOMES = {
     "pydantic": ("node", "quorate"),
     "pydantic_settings": ("node",),
     "py4j": ("chaos.postmortem",),  # what pyspark talks to Java with
+    "pysail": ("chaos.postmortem.session",),
     "pyspark": ("chaos.postmortem",),
     "pyarrow": ("chaos.postmortem",),
     "pandas": ("chaos.postmortem",),

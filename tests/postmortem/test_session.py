@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from chaos.postmortem.command import engine_for
 from chaos.postmortem.findings.catalogue import CLEAN, EXITS
-from chaos.postmortem.session import NO_JAVA, NO_SPARK, missing
+from chaos.postmortem.options import Options
+from chaos.postmortem.session import NO_JAVA, NO_PACKAGES, missing
 from quorate.cli import run
 from quorate.cli.postmortem import CANNOT, FAILED, UNREADABLE, USAGE
+from tests.postmortem.generator import generate
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,14 +32,14 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_without_java_the_command_says_what_to_install(
     no_java: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["postmortem", str(no_java)]) == 4
+    assert run(["postmortem", str(no_java), "--engine", "spark"]) == 4
 
     said = capsys.readouterr().err
-    assert (NO_JAVA if installed else NO_SPARK) in said
+    assert (NO_JAVA if installed else NO_PACKAGES) in said
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not installed, reason=NO_SPARK)
+@pytest.mark.skipif(not installed, reason=NO_PACKAGES)
 @pytest.mark.parametrize(
     ("version", "lacks"), [("1.8.0_392", NO_JAVA), ("11.0.2", NO_JAVA), ("17.0.15", None)]
 )
@@ -75,6 +78,16 @@ def test_wrong_options_are_named_with_a_status_that_says_nothing_of_logs(
     assert "Traceback" not in said
 
 
+@pytest.mark.skipif(not installed, reason=NO_PACKAGES)
+def test_few_logs_need_no_java(no_java: Path) -> None:
+    generate(no_java / "nodes", 300)
+
+    assert missing() == NO_JAVA
+    assert missing("sail") is None
+    assert engine_for([str(no_java / "nodes")], Options()) == "sail"
+    assert engine_for(["s3a://logs/n1"], Options()) == "spark"
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("disk full"), ZeroDivisionError()])
 def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
     error: Exception,
@@ -86,8 +99,9 @@ def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
         raise error
 
     monkeypatch.setattr("chaos.postmortem.command.start", fail)
+    monkeypatch.setattr("chaos.postmortem.command.missing", lambda engine: None)
 
-    assert run(["postmortem", str(tmp_path)]) == FAILED
+    assert run(["postmortem", str(tmp_path), "--engine", "sail"]) == FAILED
 
     said = capsys.readouterr().err
     assert "the post-mortem itself failed" in said
@@ -101,7 +115,7 @@ def test_a_record_of_confirms_is_read_before_anything_starts(
         pytest.fail("started")
 
     monkeypatch.setattr("chaos.postmortem.command.start", start)
-    monkeypatch.setattr("chaos.postmortem.command.missing", lambda: None)
+    monkeypatch.setattr("chaos.postmortem.command.missing", lambda engine: None)
     for text, words in (
         ("queue,name\norders,7\n", "it needs queue, and publisher and number, or message"),
         ("queue,publisher,number\norders,web,seven\n", "row 1"),
@@ -111,7 +125,10 @@ def test_a_record_of_confirms_is_read_before_anything_starts(
         file = tmp_path / "confirmed.csv"
         file.write_text(text)
 
-        assert run(["postmortem", str(tmp_path), "--confirmed", str(file)]) == UNREADABLE
+        assert (
+            run(["postmortem", str(tmp_path), "--engine", "sail", "--confirmed", str(file)])
+            == UNREADABLE
+        )
 
         assert words in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import quantiles
 from chaos.postmortem.life.clocks import MINUTE_NS, in_common_time
 from chaos.postmortem.life.nodes import MS_NS, S_NS
 from chaos.postmortem.limits import Limits
@@ -308,7 +309,7 @@ def slow_disk(tables: Tables, limits: Limits) -> DataFrame:
     """A disk that need never be as slow as `slow_sync` says, and yet is much slower than those of
     its peers, minute after minute.
     """
-    middle = F.percentile_approx("longest_ms", 0.5).alias("ms")
+    middle = quantiles("longest_ms", 0.5)[0].alias("ms")
     first = [F.min_by(name, "at_ns").alias(name) for name in ("file", "offset")]
     minutes = (
         tables["syncs"]

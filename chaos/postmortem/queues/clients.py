@@ -46,7 +46,8 @@ _ENDS: Final = ("settle", "discard")
 
 def read_history(spark: SparkSession, path: Path | str) -> DataFrame:
     """The ops of one history, or of all in a folder."""
-    ops = spark.read.schema(OPS).json(str(path))
+    lines = spark.read.text(str(path))
+    ops = lines.select(F.from_json("value", OPS).alias("op")).select("op.*")
     return ops.withColumn("run", F.coalesce("run", F.lit("")))
 
 

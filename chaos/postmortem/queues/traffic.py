@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import quantiles
 from chaos.postmortem.queues.messages import (
     DELIVERIES,
     ORDER,
@@ -75,17 +76,17 @@ def latency(tables: Tables) -> DataFrame:
             F.struct(
                 F.lit(kind).alias("kind"),
                 F.count(kind).alias("messages"),
-                F.percentile_approx(kind, list(QUANTILES)).alias("quantiles"),
+                quantiles(kind, *QUANTILES).alias("quantiles"),
                 F.max(kind).alias("longest"),
             ).alias(kind)
             for kind in spans
         )
     )
     long = wide.select(*NAMES, "minute_ms", F.inline(F.array(*spans))).where("messages > 0")
-    quantiles = [
+    columns = [
         F.col("quantiles")[nth].alias(name) for nth, name in enumerate(("p50", "p95", "p99"))
     ]
-    return long.select(*NAMES, "kind", "minute_ms", "messages", *quantiles, "longest")
+    return long.select(*NAMES, "kind", "minute_ms", "messages", *columns, "longest")
 
 
 # --- again and again ------------------------------------------------------------------------------
@@ -180,8 +181,9 @@ def _end_of_log(tables: Tables) -> DataFrame:
     """One row: until when somebody wrote. By the clock of the median node, as one of them may be
     wrong, and another one may have ended long before.
     """
-    nodes = tables["segments"].groupBy("node").agg(F.max("last_ns").alias("last_ns"))
-    by_nodes = nodes.agg(F.expr("percentile_approx(last_ns, 0.5) div 1000000").alias("by_nodes"))
+    last = F.expr("max(last_ns) div 1000000").alias("last_ms")
+    nodes = tables["segments"].groupBy("node").agg(last)
+    by_nodes = nodes.agg(quantiles("last_ms", 0.5)[0].cast("bigint").alias("by_nodes"))
     stamps = tables["events"].where("event != 'known'").agg(F.max("at_ms").alias("by_stamps"))
     return by_nodes.crossJoin(stamps).select(F.greatest("by_nodes", "by_stamps").alias("end_ms"))
 

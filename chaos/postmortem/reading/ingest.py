@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import is_local
 from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
 from chaos.postmortem.reading.raftlog import only_checked, told
@@ -43,7 +44,7 @@ def ingest(tables: Tables, inputs: Inputs, until_ns: int | None = None) -> None:
         hour = F.floor(F.col("wall_ns") / HOUR_NS)
         records = records.withColumn("hour", hour)
         # Where plans are not adaptive the hint is not heard; then there is little to even out.
-        adaptive = tables.spark.conf.get("spark.sql.adaptive.enabled") == "true"
+        adaptive = not is_local() and tables.spark.conf.get("spark.sql.adaptive.enabled") == "true"
         by = ("group", "hour")
         records = records.hint("rebalance", *by) if adaptive else records.repartition(*by)
     tables.write("records", records)

@@ -11,9 +11,14 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
+from chaos.postmortem.engine import is_local
 from chaos.postmortem.reading.inputs import BadInput, Found, LocalFiles, is_remote
 
 _GONE: Final = "java.io.FileNotFoundException"
+
+
+def files_of(spark):
+    return LocalFiles() if is_local() else AnyFiles(spark)
 
 
 class AnyFiles:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import cores, in_slots
 from chaos.postmortem.reading.whole_files import whole_files
 from chaos.postmortem.replay.spans import Plan, Span, in_spans, slots, spans, states_of
 from chaos.postmortem.schemas import TABLES, arrow_schema
@@ -57,17 +58,13 @@ def events(tables: Tables, plan: Plan, *, build: Build = nullcontext) -> DataFra
     """Rows of the table `events`, by the machine of that build."""
     if not plan.spans:
         return tables.empty("events")
-    parallel = tables.spark.sparkContext.defaultParallelism
+    parallel = cores(tables.spark)
     entries = sum(span.entries for span in plan.spans)
     count = min(len(plan.spans), max(parallel, entries // ENTRIES_AT_ONCE))
     replayed = _Replay({span.number: span for span in plan.spans}, build)
-    return (
-        _given(tables, plan, slots(plan.spans, count))
-        .repartitionById(count, F.col("slot"))
-        .sortWithinPartitions("key")
-        .select("key", "term", "hash", "command")
-        .mapInArrow(replayed.run, TABLES["events"])
-    )
+    given = _given(tables, plan, slots(plan.spans, count))
+    columns = ["key", "term", "hash", "command"]
+    return in_slots(given, count, "key", columns, replayed.run, TABLES["events"])
 
 
 def _given(tables: Tables, plan: Plan, slot: Mapping[int, int]) -> DataFrame:

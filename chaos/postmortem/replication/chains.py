@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import in_order
 from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.logorder import LogOrder, log_order
 from chaos.postmortem.schemas import arrow_schema
@@ -64,8 +65,8 @@ def broken_chains(tables: Tables, order: LogOrder | None = None) -> DataFrame:
         F.col("holes").cast("bigint").alias("term"),
     )
     whole = ends.unionByName(begins, allowMissingColumns=True)
-    ordered = whole.repartition("stream").sortWithinPartitions("stream", "place")
-    broken = ordered.mapInArrow(broken_links, _LINKS_DDL).withColumn(
+    judged = in_order(whole, "stream", ["stream", "place"], broken_links, _LINKS_DDL)
+    broken = judged.withColumn(
         "group", F.col("stream").bitwiseAND(F.lit((1 << 32) - 1)).cast("int")
     )
     return order.name(broken).select(

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import quantiles
 from chaos.postmortem.life.times import leaders_of_terms
 from chaos.postmortem.replication.logorder import mark_flags
 from chaos.postmortem.tables import Tables
@@ -16,15 +17,14 @@ from cluster.log.format import MARK_INSTALLED
 from cluster.log.snapshots import BIRTH
 
 MINUTE_NS: Final = 60_000_000_000
-#: Of quantiles: the error is at most one part in so many of the rank.
-ACCURACY: Final = 1_000
 
 
 def commit_latency(tables: Tables) -> DataFrame:
     """The table `commit_latency`. leads: entries of terms that the node led itself."""
     leaders = leaders_of_terms(tables).withColumn("leads", F.lit(True))
     entries = tables["entries"].where("kind = 'entry'")
-    sync, commit = F.col("sync_ns") / 1e6, F.col("commit_ns") / 1e6
+    entries = entries.withColumn("sync", F.col("sync_ns") / 1e6)
+    entries = entries.withColumn("commit", F.col("commit_ns") / 1e6)
     return (
         entries.join(F.broadcast(leaders), ["group", "term", "node"], "left")
         .groupBy(
@@ -35,26 +35,22 @@ def commit_latency(tables: Tables) -> DataFrame:
         .agg(
             F.count("*").alias("entries"),
             F.sum("bytes").alias("bytes"),
-            _quantiles(sync, 0.5, 0.99).alias("sync"),
-            F.max(sync).alias("sync_max"),
-            _quantiles(commit, 0.5, 0.95, 0.99).alias("commit"),
-            F.max(commit).alias("commit_max"),
+            quantiles("sync", 0.5, 0.99).alias("syncs"),
+            F.max("sync").alias("sync_max"),
+            quantiles("commit", 0.5, 0.95, 0.99).alias("commits"),
+            F.max("commit").alias("commit_max"),
         )
         .select(
             *("node", "group", "minute_ns", "leads", "entries", "bytes"),
-            F.col("sync")[0].alias("sync_p50"),
-            F.col("sync")[1].alias("sync_p99"),
+            F.col("syncs")[0].alias("sync_p50"),
+            F.col("syncs")[1].alias("sync_p99"),
             "sync_max",
-            F.col("commit")[0].alias("commit_p50"),
-            F.col("commit")[1].alias("commit_p95"),
-            F.col("commit")[2].alias("commit_p99"),
+            F.col("commits")[0].alias("commit_p50"),
+            F.col("commits")[1].alias("commit_p95"),
+            F.col("commits")[2].alias("commit_p99"),
             "commit_max",
         )
     )
-
-
-def _quantiles(column: Column, *wanted: float) -> Column:
-    return F.percentile_approx(column, list(wanted), ACCURACY)
 
 
 def snapshots(tables: Tables) -> DataFrame:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import in_order
 from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.logorder import (
     LogOrder,
@@ -40,8 +41,8 @@ def entries(tables: Tables) -> DataFrame:
     bad = damaged(tables, order)
     if bad is not None:
         streams = streams.unionByName(_corrupt(bad, found), allowMissingColumns=True)
-    ordered = streams.repartition("stream").sortWithinPartitions("stream", "place")
-    return order.name(ordered.mapInArrow(_outcomes, _FOLDED)).select(
+    folded = in_order(streams, "stream", ["stream", "place"], _outcomes, _FOLDED)
+    return order.name(folded).select(
         *("cluster", "node", "file", "segment", "created_ns", "offset"),
         _named("kind", {code: name for name, code in fold.KINDS.items() if name in _BODIES}),
         *("group", "index", "term", "hash"),
@@ -72,8 +73,11 @@ def told_kind() -> Column:
 
 def _type() -> Column:
     """Of an entry by its first byte: as the fold passes it on; one below for a byte unknown."""
-    known = F.array(*[F.lit(bytes([code])) for code in range(len(_TYPES))])
-    return (F.array_position(known, F.substring("command", 1, 1)) - 1).cast("tinyint")
+    first, type_ = F.col("command"), F.lit(-1)
+    for code in range(len(_TYPES)):
+        its = (first >= F.lit(bytes([code]))) & (first < F.lit(bytes([code + 1])))
+        type_ = F.when(its, code).otherwise(type_)
+    return F.when(first.isNotNull(), type_).cast("tinyint")
 
 
 def _told(tables: Tables, order: LogOrder) -> DataFrame:

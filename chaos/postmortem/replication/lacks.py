@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import in_order
 from chaos.postmortem.replication import entry_outcomes as fold
 from chaos.postmortem.replication.entries import damaged, safe_points, told_kind
 from chaos.postmortem.replication.expected_entries import ExpectedEntries, Lack
@@ -83,9 +84,10 @@ def lacks(tables: Tables) -> DataFrame:
     told = told.select(*("node", "created_ns", "segment", "offset", "group", "index"), told_kind())
     columns = ["stream", "place", "kind", "index"]
     runs = order.place(told).select(*columns).mapInArrow(_runs, _RUNS_DDL)
-    ordered = runs.repartition("stream").sortWithinPartitions("stream", "place")
     marks = _marks(tables, order)
-    found = ordered.mapInArrow(lambda batches: _lacks(batches, marks), _LACKS_DDL)
+    found = in_order(
+        runs, "stream", ["stream", "place"], lambda batches: _lacks(batches, marks), _LACKS_DDL
+    )
     group = F.col("stream").bitwiseAND(F.lit((1 << 32) - 1)).cast("int")
     return order.name(found.withColumn("group", group))
 

@@ -140,7 +140,7 @@ def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: s
     schema = to_arrow_schema(told)
     values = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(each, field.type) for each, field in zip(values, schema, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema))
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), told)
 
 
 def synced_segment() -> Column:
