@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from chaos.postmortem.options import Options, check
 from chaos.postmortem.reading.inputs import LocalFiles, discover, is_remote
-from chaos.postmortem.session import Engine, NotHere, missing, start
+from chaos.postmortem.session import Engine, NotHere, missing, start, submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ SPARK_BYTES: Final = 1 << 30
 
 def engine_for(paths: Sequence[str], asked: Options) -> Engine:
     """By where the logs are, their size, and what is installed. BadInput: there are none."""
-    if missing("sail") is not None or any(map(is_remote, paths)):
+    if missing("sail") is not None or any(map(is_remote, paths)) or submitted():
         return "spark"
     found = discover(paths, LocalFiles(), since_ns=asked.since_ns, until_ns=asked.until_ns)
     return "sail" if sum(each.bytes for each in found.segments) < SPARK_BYTES else "spark"

@@ -75,6 +75,11 @@ def missing(engine: Engine = "spark") -> str | None:
     return None if found and int(found[1]) >= JAVA_MIN else NO_JAVA
 
 
+def submitted() -> bool:
+    """Whether spark-submit runs this."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def start(
     master: str | None = None,
     *,
@@ -100,14 +105,13 @@ def start(
 
     from chaos.postmortem.reading.raftlog import RaftLog
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     conf = SparkConf().setAppName("quorate post-mortem").setAll(list(SETTINGS.items()))
-    if master is not None or not submitted:
+    if master is not None or not submitted():
         conf.setMaster(master or f"local[{os.cpu_count() or 2}]")
         if (master or "local").startswith("local"):
             conf.setAll(list(LOCAL_SETTINGS.items()))
     conf.setAll(list((options or {}).items()))
-    if noise is not None and not submitted:
+    if noise is not None and not submitted():
         noise.parent.mkdir(parents=True, exist_ok=True)
         with noise.open("wb") as file:
             # The Java process has it from its start; what it says before logging is set up too.

@@ -34,7 +34,8 @@ def measured() -> tuple[Column, Column]:
 
 
 def clocks(tables: Tables) -> DataFrame:
-    """The quickest answer of a minute tells most: its offset is wrong by half of its delay at most.
+    """The quickest answer of a minute tells most (the first of those that were as quick): its
+    offset is wrong by half of its delay at most.
     An answer that seems to come before the question was asked across a jump.
     """
     ahead_ns, took_ns = measured()
@@ -44,6 +45,7 @@ def clocks(tables: Tables) -> DataFrame:
         .select(
             "node",
             said(0).alias("peer"),
+            "wall_ns",
             minute_of("wall_ns").alias("minute_ns"),
             (ahead_ns / MS_NS).alias("offset_ms"),
             (took_ns / 2 / MS_NS).alias("bound_ms"),
@@ -51,7 +53,7 @@ def clocks(tables: Tables) -> DataFrame:
         .filter(F.col("bound_ms") >= 0)
     )
     return samples.groupBy("node", "peer", "minute_ns").agg(
-        F.min_by("offset_ms", "bound_ms").alias("offset_ms"),
+        F.min_by("offset_ms", F.struct("bound_ms", "wall_ns")).alias("offset_ms"),
         F.min("bound_ms").alias("bound_ms"),
         F.count("*").alias("samples"),
     )

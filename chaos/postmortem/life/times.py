@@ -128,7 +128,7 @@ def _noted(tables: Tables, order: LogOrder, processes: dict[Boot, Process]) -> l
         notes.join(F.broadcast(lives), "peer")
         .where(within & F.col("ahead").isNotNull() & F.col("bound").isNotNull())
         .groupBy("node", "boot_number", "peer", "peer_boot")
-        .agg(F.min_by("ahead", "bound").alias("ahead"))
+        .agg(F.min_by("ahead", F.struct("bound", "answered")).alias("ahead"))
         .collect()
     )
     return [
