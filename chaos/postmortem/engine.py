@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ ACCURACY: Final = 1_000
 #: Of a batch that a function is given, as Spark has them.
 ROWS_AT_ONCE: Final = 10_000
 
-Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Fold = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def is_local() -> bool:
@@ -77,7 +77,8 @@ def _sorted(
     """Sail forgets that rows were sorted before it hands them to a function."""
     held = list(batches)
     if held:
-        yield from fold(_ordered(pa.Table.from_batches(held), order).to_batches(ROWS_AT_ONCE))
+        rows = _ordered(pa.Table.from_batches(held), order)
+        yield from fold(iter(rows.to_batches(ROWS_AT_ONCE)))
 
 
 def _ordered(rows: pa.Table, order: list[str]) -> pa.Table:

@@ -131,11 +131,12 @@ def _start_sail() -> SparkSession:
 
     server = SparkConnectServer("127.0.0.1", 0)
     server.start(background=True)
+    assert server.listening_address is not None
     host, port = server.listening_address
     spark = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.dataSource.register(RaftLog)
-    spark._sail = server  # ends with the session
+    vars(spark)["sail"] = server  # which ends with the session
     return spark
 
 

@@ -26,7 +26,9 @@ HOUR_NS: Final = 3_600_000_000_000
 @cache
 def schema_of(name: str) -> StructType:
     """Of a table in `schemas.TABLES`. Needs a session."""
-    return StructType.fromDDL(TABLES[name])
+    schema = StructType.fromDDL(TABLES[name])
+    assert isinstance(schema, StructType)
+    return schema
 
 
 def conformed(frame: DataFrame, name: str) -> DataFrame:

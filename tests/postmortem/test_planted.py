@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 from chaos.builds import broken
 from chaos.checker.log_safety import log_safety
 from chaos.postmortem.findings.catalogue import RULES, exit_status
-from chaos.postmortem.schemas import TABLES
 from cluster.log import cleaner
 from cluster.log.reader import CORRUPT, TORN, read, records
 from cluster.types import NodeId
-from tests.postmortem.by_sail import by_sail
+from tests.postmortem.by_sail import by_sail, differing
 from tests.postmortem.clean import SIMULATED_S, an_hour, simulated, simulated_hour
 from tests.postmortem.plants import IN_WORDS, Expected, Planted
 from tests.postmortem.plants_of_clients import PLANTS, SCENES
@@ -96,28 +94,6 @@ def wrong_columns(expected: Expected, finding: dict[str, Any]) -> dict[str, Any]
         if not right:
             wrong[name] = {"expected": value, "told": told}
     return wrong
-
-
-def differing(folder: Path, other: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """By table, the first rows that only one of the two has."""
-    found: dict[str, tuple[list[str], list[str]]] = {}
-    for name in TABLES:
-        ours, theirs = Counter(rows_of(folder / name)), Counter(rows_of(other / name))
-        if ours != theirs:
-            found[name] = sorted(ours - theirs)[:3], sorted(theirs - ours)[:3]
-    return found
-
-
-def rows_of(table: Path) -> list[str]:
-    """Each as text; where a row lies does not count."""
-    from pyarrow import dataset
-
-    files = sorted(map(str, table.rglob("*.parquet")))
-    if not files:
-        return []
-    rows = dataset.dataset(files, partitioning="hive", partition_base_dir=str(table)).to_table()
-    names = sorted(rows.column_names)
-    return [json.dumps(row, default=repr) for row in rows.select(names).to_pylist()]
 
 
 class Runs:

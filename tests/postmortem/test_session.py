@@ -21,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 installed = find_spec("pyspark") is not None
 
 
+def nothing(_: str) -> None:
+    """Is missing."""
+
+
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -99,7 +103,7 @@ def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
         raise error
 
     monkeypatch.setattr("chaos.postmortem.command.start", fail)
-    monkeypatch.setattr("chaos.postmortem.command.missing", lambda engine: None)
+    monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
 
     assert run(["postmortem", str(tmp_path), "--engine", "sail"]) == FAILED
 
@@ -115,7 +119,7 @@ def test_a_record_of_confirms_is_read_before_anything_starts(
         pytest.fail("started")
 
     monkeypatch.setattr("chaos.postmortem.command.start", start)
-    monkeypatch.setattr("chaos.postmortem.command.missing", lambda engine: None)
+    monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
     for text, words in (
         ("queue,name\norders,7\n", "it needs queue, and publisher and number, or message"),
         ("queue,publisher,number\norders,web,seven\n", "row 1"),
