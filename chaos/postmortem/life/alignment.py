@@ -49,7 +49,8 @@ def compared(processes: Iterable[Boot], pairs: Iterable[Pair]) -> bool:
 def shifts(processes: Mapping[Boot, Process], pairs: Iterable[Pair]) -> dict[Boot, int]:
     """What to add to monotonic times. Who is compared with nobody is taken at its word."""
     edges: dict[Boot, dict[Boot, tuple[bool, int]]] = {boot: {} for boot in processes}
-    for pair in pairs:
+    # Of two that looked at each other one counts: the same one, in whatever order they are told.
+    for pair in sorted(pairs, key=lambda each: (each.boot, each.other, each.ahead_ns)):
         if pair.boot not in edges or pair.other not in edges:
             continue
         for boot, other, ahead in (
