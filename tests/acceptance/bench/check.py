@@ -58,7 +58,9 @@ SHRUNK = 0.75
 REPETITIONS = 12
 MANY = 5
 SINGLES = 25
-CPU_REPETITIONS = 15
+CPU_REPETITIONS = 50
+#: Measurements, of which the least counts, before CPU time is said to have grown.
+CPU_TRIES = 4
 BATCH = 256
 KEYS = 10
 QUEUES_MANY = 1_000
@@ -561,6 +563,20 @@ def measure(only: set[str] | None = None) -> dict[str, Costs]:
     return found
 
 
+def again(found: dict[str, Costs], before: Mapping[str, Any]) -> None:
+    """Measures once more what took too much CPU: a neighbour may have been busy all along."""
+    for _ in range(CPU_TRIES - 1):
+        slow = {
+            name
+            for name, costs in found.items()
+            if costs.cpu and costs.cpu > before.get(name, {}).get("cpu", math.inf) * LIMITS["cpu"]
+        }
+        if not slow:
+            return
+        for name, costs in measure(slow).items():
+            found[name] = found[name].least(costs)
+
+
 def recorded() -> dict[str, Any]:
     """By path: its costs, and the commit at which they were measured."""
     return json.loads(RECORDED.read_text()) if RECORDED.exists() else {"paths": {}}
@@ -633,6 +649,7 @@ def main() -> int:
         console = Console(width=WIDTH)
     before = recorded()
     found = measure(set(args.only.split(",")) if args.only else None)
+    again(found, before["paths"])
     _show(console, found, before["paths"])
     console.print(
         "For a message, unless the row says otherwise; x: by what is recorded. CPU is by that of a"

@@ -98,3 +98,14 @@ def test_another_sync_of_a_batch_fails(checked: Any, monkeypatch: pytest.MonkeyP
 
     assert status == 1
     assert "more: log_append: syncs" in said
+
+
+def test_cpu_that_a_neighbour_took_is_measured_again(monkeypatch: pytest.MonkeyPatch):
+    found = {"varied": Costs(900, 9.0), "groups": Costs(1.3, 1.2)}
+    measured = iter([Costs(900, 8.0), Costs(910, 1.1)])
+    monkeypatch.setattr(check, "measure", lambda only: dict.fromkeys(only, next(measured)))
+
+    check.again(found, {"varied": {"cpu": 1.0}, "groups": {"cpu": 1.2}})
+
+    assert found == {"varied": Costs(900, 1.1), "groups": Costs(1.3, 1.2)}
+    assert next(measured, None) is None
