@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from chaos.postmortem.options import Options, check
+from chaos.postmortem.options import Options, WrongArgument, check
 from chaos.postmortem.reading.inputs import LocalFiles, discover, is_remote
 from chaos.postmortem.session import Engine, NotHere, missing, start, submitted
 
@@ -53,6 +53,10 @@ def post_mortem(
     Raises WrongArgument, `session.NotHere` and `inputs.BadInput`.
     """
     check(paths)
+    if engine == "sail" and (master or options):
+        raise WrongArgument(
+            "sail has no master and no settings of Spark: leave them out, or take spark"
+        )
     engine = engine or ("spark" if master or options else engine_for(paths, asked))
     if (lacks := missing(engine)) is not None:
         raise NotHere(lacks)

@@ -1,5 +1,5 @@
 """Two engines carry out the same plans: Spark, and Sail, which speaks Spark's protocol in this
-process and needs no Java. All in which they differ is here.
+process and needs no Java. How they differ is here; who needs it asks `is_local`.
 """
 # Spark and Arrow come with few types.
 # pyright: basic

@@ -67,6 +67,8 @@ def test_the_version_of_java_counts(no_java: Path, version: str, lacks: str | No
         (["x"], "x: there is no such folder"),
         ([".", "--message", "7"], "give GROUP-ENTRY-OFFSET"),
         ([".", "--since", "1h", "--until", "2h"], "since is not before until"),
+        ([".", "--engine", "sail", "--master", "local"], "sail has no master"),
+        ([".", "--engine", "sail", "--spark", "spark.a=b"], "sail has no master"),
         (["x", "--bogus"], "No such option: --bogus"),
         (["x", "--history", "no-such-file"], "'no-such-file' does not exist"),
         ([], "Missing argument 'DIR...'"),

@@ -17,7 +17,8 @@ from chaos.postmortem.reading.inputs import BadInput, Found, LocalFiles, is_remo
 _GONE: Final = "java.io.FileNotFoundException"
 
 
-def files_of(spark):
+def files_of(spark: Any) -> AnyFiles | LocalFiles:
+    """What this session can read: Sail has none of Hadoop's file systems."""
     return LocalFiles() if is_local() else AnyFiles(spark)
 
 
