@@ -57,6 +57,8 @@ def post_mortem(
         raise WrongArgument(
             "sail has no master and no settings of Spark: leave them out, or take spark"
         )
+    if engine == "sail" and (away := [path for path in paths if is_remote(path)]):
+        raise WrongArgument(f"{away[0]} is on a file system that only Spark reaches: take spark")
     engine = engine or ("spark" if master or options else engine_for(paths, asked))
     if (lacks := missing(engine)) is not None:
         raise NotHere(lacks)

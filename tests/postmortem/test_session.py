@@ -69,6 +69,7 @@ def test_the_version_of_java_counts(no_java: Path, version: str, lacks: str | No
         ([".", "--since", "1h", "--until", "2h"], "since is not before until"),
         ([".", "--engine", "sail", "--master", "local"], "sail has no master"),
         ([".", "--engine", "sail", "--spark", "spark.a=b"], "sail has no master"),
+        (["s3a://x/y", "--engine", "sail"], "only Spark reaches"),
         (["x", "--bogus"], "No such option: --bogus"),
         (["x", "--history", "no-such-file"], "'no-such-file' does not exist"),
         ([], "Missing argument 'DIR...'"),
