@@ -580,9 +580,7 @@ class ClusterNode:
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""
         assert message[0] == BROKER_LEVEL
-        sent = self.links.send(peer, message)
-        self.links.flush()
-        return sent
+        return self.forwarder.batches.send(peer, message)
 
     def answer(self, peer: NodeId, message: list[Any], *, dropped: list[Any]) -> None:
         """The same for what that node waits for: a link that is full has room later. `dropped`: see

@@ -33,7 +33,7 @@ from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Done, Outcome, called_back, decided, refused, too_new
 from cluster.machine.commands import Command
 from cluster.machine.versions import MACHINE_VERSION
-from cluster.peers.peer_rpc import Answers, NotSent, Requests, TooMany
+from cluster.peers.peer_rpc import Answers, LinkBatches, NotSent, Requests, TooMany
 from cluster.raft.member import Role
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
@@ -73,15 +73,15 @@ class Forwarder:
         leader_of: Callable[[GroupId], NodeId | None],
     ) -> None:
         self._node = node
-        self._links = links
+        self.batches = LinkBatches(links)
         self._random = random
         self._group_of = group_of
         self._leader_of = leader_of
         self._requests: Requests[Outcome] = Requests(
-            self._send, links.incarnation, open_max=ASKS_IN_FLIGHT_MAX
+            self.batches.send, links.incarnation, open_max=ASKS_IN_FLIGHT_MAX
         )
         #: Of this node to all that others ask of it.
-        self.answers = Answers(self._send, links.connected)
+        self.answers = Answers(self.batches.send, links.connected)
         self._all_retries: list[Retries] = []
         self._stopped = False
         #: Set by the cluster node: what to say of a group without a leader.
@@ -99,6 +99,7 @@ class Forwarder:
             retries.stop()
         self._requests.stop()
         self.answers.stop()
+        self.batches.stop()
 
     def propose(self, group_id: GroupId, command: Command, done: Done | None = None) -> None:
         """Propose at the group's leader, in the order of the calls. One try: see the outcome."""
@@ -147,11 +148,6 @@ class Forwarder:
         if self._stopped:
             code, reason = "stopping", "this node is shutting down"
         return Outcome("unknown", None, None, code, reason, None)
-
-    def _send(self, peer: NodeId, message: list[Any]) -> bool:
-        sent = self._links.send(peer, message)
-        self._links.flush()
-        return sent
 
     def on_down(self, peer: NodeId) -> None:
         self._requests.link_lost(peer)

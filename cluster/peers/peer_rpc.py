@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from cluster.seams import Links
 from cluster.types import NodeId
 
 #: Numbers that each process of a node has for itself.
@@ -47,6 +48,33 @@ class NotSent(Exception):
 
 class TooMany(NotSent):
     """Of the requests to that node have no answer yet."""
+
+
+class LinkBatches:
+    """Messages to other nodes beside those of Raft. The first of a turn of the event loop leaves at
+    once. Those behind it leave together when the turn ends: a frame and a write for each peer.
+    """
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._turn: asyncio.Handle | None = None  # its end
+
+    def send(self, peer: NodeId, message: list[Any]) -> bool:
+        """False: it surely does not arrive."""
+        sent = self._links.send(peer, message)
+        if sent and self._turn is None:
+            self._links.flush()
+            self._turn = asyncio.get_running_loop().call_soon(self._end_of_turn)
+        return sent
+
+    def _end_of_turn(self) -> None:
+        self._turn = None
+        self._links.flush()
+
+    def stop(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._end_of_turn()
 
 
 def numbers(incarnation: int) -> Iterator[int]:

@@ -102,6 +102,11 @@ class Relay:
         self._numbers = numbers(self._cluster.links.incarnation)
         self._attached: dict[int, _RemoteConsumer] = {}
         self._of_consumer: dict[Subscription, int] = {}
+        #: By group and leader, of which there are few: what a tick compares.
+        self._attached_at: dict[tuple[GroupId, NodeId], set[int]] = {}
+        #: Those attached that a tick looks at one by one: of transient queues, or with bytes to
+        #: report.
+        self._looked_at: set[int] = set()
         self._detached: dict[Subscription, ClientSession] = {}
         self._served: dict[tuple[NodeId, int], _Served] = {}
         self._to_detach: set[tuple[NodeId, int]] = set()
@@ -142,13 +147,29 @@ class Relay:
             del self._detached[consumer]
             self._attached[attachment] = _RemoteConsumer(connection, consumer, leader)
             self._of_consumer[consumer] = attachment
+            self._attached_at.setdefault((info.group, leader), set()).add(attachment)
+            if info.node is not None:
+                self._looked_at.add(attachment)
             if consumer.cancelled:
                 self.cancel(consumer)
 
     def _detach(self, attachment: int) -> None:
-        attached = self._attached.pop(attachment)
-        del self._of_consumer[attached.consumer]
-        attached.connection.lost(attached.consumer)
+        attached = self._forget(attachment)
+        if attached is not None:
+            attached.connection.lost(attached.consumer)
+
+    def _forget(self, attachment: int) -> _RemoteConsumer | None:
+        """It is attached no more."""
+        attached = self._attached.pop(attachment, None)
+        if attached is not None:
+            del self._of_consumer[attached.consumer]
+            place = attached.consumer.info.group, attached.leader
+            there = self._attached_at[place]
+            there.discard(attachment)
+            if not there:
+                del self._attached_at[place]
+            self._looked_at.discard(attachment)
+        return attached
 
     def cancel(self, consumer: Subscription) -> None:
         attachment = self._of_consumer.get(consumer)
@@ -166,14 +187,16 @@ class Relay:
         size_bytes = attached.unreported_bytes
         if self.send(attached.leader, "taken", attachment, size_bytes):
             attached.unreported_bytes = 0
+        else:
+            self._looked_at.add(attachment)
 
     def release(self, connection: ClientSession) -> None:
         """The client is disconnected: leaders need not serve it any more."""
         for consumer in connection.consumers.values():
             self._detached.pop(consumer, None)
-            attachment = self._of_consumer.pop(consumer, None)
-            if attachment is not None:
-                attached = self._attached.pop(attachment)
+            attachment = self._of_consumer.get(consumer)
+            attached = None if attachment is None else self._forget(attachment)
+            if attached is not None:
                 self.send(attached.leader, "detach", attachment)
 
     # --- the leader's node ------------------------------------------------------------------------
@@ -304,9 +327,10 @@ class Relay:
             if served.peer == peer:
                 self.stop_serving(served)
         self._to_detach = {each for each in self._to_detach if each[0] != peer}
-        for attachment, attached in list(self._attached.items()):
-            if attached.leader == peer and attachment in self._attached:
-                self._detach(attachment)
+        for (_, leader), attachments in list(self._attached_at.items()):
+            if leader == peer:
+                for attachment in sorted(attachments):
+                    self._detach(attachment)
 
     def _receive(self, peer: NodeId, message: list[Any]) -> None:
         """From the broker layer of another node; its malformed messages are its bug, not ours."""
@@ -327,8 +351,7 @@ class Relay:
             case ["drained", int(attachment)]:
                 self._end(attachment, None)
             case ["detached", int(attachment)]:
-                if attachment in self._attached:
-                    self._detach(attachment)
+                self._detach(attachment)
             case ["attach", int(attachment), *fields] if len(fields) == 9:
                 self._serve(peer, attachment, fields)
             case ["taken", int(attachment), int(size_bytes)]:
@@ -363,9 +386,8 @@ class Relay:
         attached.connection.send(frame)
 
     def _gone(self, attachment: int, why: Gone) -> None:
-        attached = self._attached.pop(attachment, None)
+        attached = self._forget(attachment)
         if attached is not None:
-            del self._of_consumer[attached.consumer]
             self.gone(attached.connection, attached.consumer, why)
 
     def gone(self, connection: ClientSession, consumer: Subscription, why: Gone) -> None:
@@ -378,12 +400,9 @@ class Relay:
             self._report_ended(connection, consumer, reason)
 
     def _end(self, attachment: int, reason: str | None) -> None:
-        attached = self._attached.pop(attachment, None)
-        if attached is None:
-            return
-        consumer = attached.consumer
-        del self._of_consumer[consumer]
-        self._report_ended(attached.connection, consumer, reason)
+        attached = self._forget(attachment)
+        if attached is not None:
+            self._report_ended(attached.connection, attached.consumer, reason)
 
     def _report_ended(
         self, connection: ClientSession, consumer: Subscription, reason: str | None
@@ -404,17 +423,21 @@ class Relay:
 
     def tick(self) -> None:
         """Find what a change of leader or a lost message left behind."""
-        for attachment, attached in list(self._attached.items()):
-            moved = self._cluster.leader_of(attached.consumer.info.group) not in {
-                attached.leader,
-                None,
-            }
+        for attachment in sorted(self._looked_at):
+            attached = self._attached.get(attachment)
+            if attached is None:
+                continue
             if self._is_over(attached.consumer):
                 self._end(attachment, "queue_deleted")
-            elif moved:
-                self._detach(attachment)
-            elif attached.unreported_bytes:
+                continue
+            if attached.consumer.info.node is None:
+                self._looked_at.discard(attachment)
+            if attached.unreported_bytes:
                 self._report_taken(attachment, attached)
+        for (group, leader), attachments in list(self._attached_at.items()):
+            if self._cluster.leader_of(group) not in {leader, None}:
+                for attachment in sorted(attachments):
+                    self._detach(attachment)
         for peer, attachment in sorted(self._to_detach):
             if self.send(peer, "detached", attachment):
                 self._to_detach.discard((peer, attachment))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.peers import peer_rpc
-from cluster.peers.peer_rpc import Answers, LinkLost, NotSent, Requests, TooMany
+from cluster.peers.peer_rpc import Answers, LinkBatches, LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
 from tests.testkit.waiting import until
 
@@ -23,12 +23,16 @@ class Link:
     def __init__(self, room: int = 1_000) -> None:
         self.room = room
         self.said: list[tuple[NodeId, Any]] = []
+        self.flushed: list[int] = []  # how many had been said then
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         if len(self.said) >= self.room:
             return False
         self.said.append((peer, message))
         return True
+
+    def flush(self) -> None:
+        self.flushed.append(len(self.said))
 
     @property
     def numbers(self) -> list[int]:
@@ -167,3 +171,28 @@ async def test_answers_to_who_is_not_there_do_not_wait():
     answers.send(ONE, ["a"], dropped=[])
 
     assert answers.waiting == 0
+
+
+async def test_the_first_message_of_a_turn_leaves_at_once_and_the_others_together() -> None:
+    link = Link()
+    batches = LinkBatches(link)  # type: ignore[arg-type]
+    for number in range(5):
+        assert batches.send(ONE, [number])
+    assert link.flushed == [1]
+
+    await asyncio.sleep(0)
+    assert link.flushed == [1, 5]
+
+    batches.send(OTHER, [5])
+    assert link.flushed == [1, 5, 6]
+
+
+async def test_what_was_said_before_the_end_leaves() -> None:
+    link = Link()
+    batches = LinkBatches(link)  # type: ignore[arg-type]
+    batches.send(ONE, [0])
+    batches.send(ONE, [1])
+    batches.stop()
+    assert link.flushed == [1, 2]
+    await asyncio.sleep(0)
+    assert link.flushed == [1, 2]

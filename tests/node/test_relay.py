@@ -494,6 +494,31 @@ def test_a_consumer_ends_when_its_transient_queue_went_with_its_node(linked: boo
     assert state.client.consumers == {}
 
 
+def test_a_tick_asks_for_the_leader_once_a_group_not_once_a_consumer() -> None:
+    """Thousands of consumers elsewhere would keep an idle node busy."""
+    world = World()
+    for name in LEADERS:
+        world.nodes[name] = FakeNode(world, name)
+    world.nodes[HOME] = home = FakeNode(world, HOME)
+    client = FakeConnection(home.relay)
+    for key in range(100):
+        consumer = Subscription(INFO, ConsumerKey(key), auto_settle=False, active=True)
+        client.consumers[QUEUE, consumer.key] = consumer
+        home.relay.attach(client, consumer)  # type: ignore[arg-type]
+    world.carry_all()
+    looked: list[GroupId] = []
+    leader_of = home.cluster.leader_of
+    home.cluster.leader_of = lambda group: looked.append(group) or leader_of(group)
+
+    home.relay.tick()
+    assert looked == [GROUP]
+
+    world.leader = LEADERS[1]
+    home.relay.tick()
+    world.carry_all()
+    assert len(world.nodes[LEADERS[1]].traffic.connections) == 100
+
+
 async def test_an_answer_that_the_link_did_not_take_is_sent_again() -> None:
     world = World()
     home, leader = (FakeNode(world, name) for name in (HOME, LEADERS[0]))
