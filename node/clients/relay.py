@@ -39,6 +39,9 @@ log = structlog.get_logger(__name__)
 
 #: How often detached consumers look for their leader.
 TICK_S = 0.1
+#: A client's node reports that its consumer took so many bytes. Leaders hold back only what is over
+#: half of a buffer of at least 64 KiB, so no delivery waits for what was not reported yet.
+TAKEN_BYTES_MIN = 16 << 10
 #: A leader that has not answered by then is asked again, or the client is told.
 ANSWER_S_MAX = 30.0
 
@@ -50,7 +53,7 @@ class _RemoteConsumer:
     connection: ClientSession
     consumer: Subscription
     leader: NodeId
-    unreported_bytes: int = 0  # taken by the client, and the link had no room to report it
+    unreported_bytes: int = 0  # taken by the client, and not worth a report, or the link was full
 
 
 class _Served:
@@ -181,7 +184,8 @@ class Relay:
         attached = self._attached.get(attachment)
         if attached is not None:
             attached.unreported_bytes += size_bytes
-            self._report_taken(attachment, attached)
+            if attached.unreported_bytes >= TAKEN_BYTES_MIN:
+                self._report_taken(attachment, attached)
 
     def _report_taken(self, attachment: int, attached: _RemoteConsumer) -> None:
         size_bytes = attached.unreported_bytes

@@ -29,6 +29,7 @@ from node.dispatch.outgoing import Delivery, Ended, Outgoing
 from node.dispatch.plan import Detached, Drained, Send
 from node.errors import Elsewhere, OutcomeUnknown
 from node.peer_rpc import PeerRpc
+from node.settings.sections import LimitSettings
 from node.tasks import Tasks
 
 pytestmark = pytest.mark.virtual_time
@@ -37,6 +38,16 @@ HOME = NodeId("home")  # where the client is
 LEADERS = [NodeId("a"), NodeId("b")]
 GROUP, QUEUE, KEY = GroupId(1), QueueId(2), ConsumerKey(3)
 INFO = QueueInfo(QUEUE, GROUP, "/", "orders", {})
+
+
+BUFFER_BYTES = 8
+
+
+@pytest.fixture(autouse=True)
+def taken_as_of_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much less than a buffer of these tests as it is of the smallest that can be set."""
+    least = LimitSettings.model_fields["deliver_buffer_bytes_max"].metadata[0].ge
+    monkeypatch.setattr(relay, "TAKEN_BYTES_MIN", relay.TAKEN_BYTES_MIN * BUFFER_BYTES // least)
 
 
 @dataclass
@@ -83,7 +94,7 @@ class FakeTraffic:
 
     def __init__(self, world: World, node: FakeNode) -> None:
         self.dispatcher = Dispatcher(
-            self.read, in_flight_bytes_max=1 << 30, deliver_buffer_bytes_max=8
+            self.read, in_flight_bytes_max=1 << 30, deliver_buffer_bytes_max=BUFFER_BYTES
         )
         self._world = world
         self._node = node
@@ -387,6 +398,20 @@ def test_what_was_taken_while_the_link_was_full_is_told_later():
     state.world.full = False
 
     assert settled(state) == [1, 2, 3, 4, 5]
+
+
+def test_what_was_taken_is_told_in_few_messages() -> None:
+    world = World()
+    for name in LEADERS:
+        world.nodes[name] = FakeNode(world, name)
+    client = attached(world, incarnation=1)
+    (attachment,) = (each for _, each in world.nodes[LEADERS[0]].relay._served)
+    told = 0
+    for _ in range(4 * relay.TAKEN_BYTES_MIN):
+        client.relay.taken(attachment, 1)
+        told += len(world.wires.pop((HOME, LEADERS[0]), []))
+
+    assert told == 4
 
 
 def test_a_delivery_that_was_lost_with_its_link_is_sent_again():
