@@ -22,9 +22,11 @@ from chaos.postmortem.replication.order import Given, Placed, placed
 
 pa = pytest.importorskip("pyarrow")
 fold: Any = pytest.importorskip("chaos.postmortem.replication.entry_outcomes")
+around: Any = pytest.importorskip("chaos.postmortem.replication.surroundings")
 
 SCHEMA = pa.schema(
     [
+        ("seq", pa.int32()),
         ("stream", pa.int64()),
         ("place", pa.int64()),
         ("kind", pa.int8()),
@@ -33,9 +35,11 @@ SCHEMA = pa.schema(
         ("disk", pa.int32()),
         ("boot", pa.int32()),
         ("holes", pa.int32()),
-        ("synced", pa.string()),
+        ("committed", pa.int64()),
+        ("base", pa.int64()),
     ]
 )
+NODE_BIT = fold.OFFSET_BITS + 8
 Row = dict[str, Any]
 #: kind and place: outcome, commit_ns, sync_ns
 Told = dict[int, tuple[str, int | None, int | None]]
@@ -50,13 +54,13 @@ def a_log(random: Random) -> Iterator[Row]:
         place = segment << fold.OFFSET_BITS | offset
         return {"place": place, "kind": kind, "index": index, "mono_ns": mono} | more
 
-    for _ in range(random.randint(1, 5)):
+    for _ in range(random.randint(1, 8)):
         synced = [
             {"reached": reached, "at": mono + reached * 10 + random.randint(0, 50)}
             for reached in sorted(random.sample(range(70, 1_000), random.randint(0, 4)))
         ]
         yield row(fold.SEGMENT, 0, disk=disk, boot=boot, holes=holes, synced=synced)
-        for offset in range(64, random.randint(80, 400), 5):
+        for offset in range(64, random.choice((64, 75, random.randint(80, 400))), 5):
             mono += random.randint(1, 50)
             match random.choices(range(9), (60, 20, 4, 4, 3, 2, 1, 1, 1))[0]:
                 case 0:
@@ -91,6 +95,20 @@ def a_log(random: Random) -> Iterator[Row]:
         if happens < 0.1:
             disk += 1
             last, commit = 1, 0
+
+
+def marked(rows: list[Row]) -> list[Row]:
+    """A segment begins where a group's first record in it is; where there is none it does not."""
+    there = {
+        row["place"] >> fold.OFFSET_BITS
+        for row in rows
+        if row["kind"] not in (fold.SEGMENT, fold.CORRUPT)
+    }
+    return [
+        row
+        for row in rows
+        if row["kind"] != fold.SEGMENT or row["place"] >> fold.OFFSET_BITS in there
+    ]
 
 
 def told_slowly(rows: list[Row]) -> Told:
@@ -156,27 +174,54 @@ def told_slowly(rows: list[Row]) -> Told:
 
 
 def told_quickly(streams: list[list[Row]], size: int) -> list[Told]:
-    rows = [row | {"stream": nth} for nth, stream in enumerate(streams) for row in stream]
+    """Each stream by a node of its own, segment by segment."""
+    rows = [
+        row | {"stream": nth << 32, "place": nth << NODE_BIT | row["place"]}
+        for nth, stream in enumerate(streams)
+        for row in stream
+    ]
+    nodes: dict[int, Any] = {nth: around.NodeMarks() for nth in range(len(streams))}
+    told, points = list[Row](), list[Row]()
     for row in rows:
-        if "synced" in row:
-            points = ((each["reached"], each["at"]) for each in row["synced"])
-            row["synced"] = " ".join(str(number) for point in points for number in point)
-    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    batches = (batch.slice(at, size) for at in range(0, batch.num_rows, size))
+        node, seq = nodes[row["stream"] >> 32], row["place"] >> fold.OFFSET_BITS
+        if row["kind"] == fold.SEGMENT:
+            node.segments[seq] = around.Mark(row["disk"], row["boot"], row["holes"])
+            own = {"stream": fold.POINTS, "place": row["place"], "kind": fold.SEGMENT}
+            points += [
+                own | {"index": each["reached"], "mono_ns": each["at"]} for each in row["synced"]
+            ]
+        elif row["kind"] == fold.CORRUPT:
+            node.corrupt.append(row["place"])
+        else:
+            told.append(row)
+    few = pa.Table.from_batches(around.decisive(in_batches(told, size)))
+    known = pa.Table.from_batches(around.surroundings(few.to_batches(size), nodes))
+    whole = [
+        row | {"seq": row.get("seq", row["place"] >> fold.OFFSET_BITS)}
+        for row in [*known.to_pylist(), *points, *told]
+    ]
+    whole.sort(key=lambda row: (row["seq"], row["stream"], row["place"]))
     found: list[Told] = [{} for _ in streams]
-    for answer in fold.entry_outcomes(batches, ["stream", "place", "kind", "index", "mono_ns"]):
+    passed = ["stream", "place", "kind", "index", "mono_ns"]
+    for answer in fold.entry_outcomes(in_batches(whole, size), passed):
         for row in answer.to_pylist():
-            assert row["place"] not in found[row["stream"]]
-            outcome = fold.OUTCOMES[row["outcome"]]
-            found[row["stream"]][row["place"]] = (outcome, row["commit_ns"], row["sync_ns"])
+            place = row["place"] & ((1 << NODE_BIT) - 1)
+            its = found[row["stream"] >> 32]
+            assert place not in its
+            its[place] = (fold.OUTCOMES[row["outcome"]], row["commit_ns"], row["sync_ns"])
     return found
+
+
+def in_batches(rows: list[Row], size: int) -> Iterator[Any]:
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    return (batch.slice(at, size) for at in range(0, batch.num_rows, size))
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_batches_of_any_size_say_what_single_records_say(size: int):
     streams = [list(a_log(Random(seed))) for seed in range(80)]
 
-    assert told_quickly(streams, size) == [told_slowly(stream) for stream in streams]
+    assert told_quickly(streams, size) == [told_slowly(marked(stream)) for stream in streams]
 
 
 def given(

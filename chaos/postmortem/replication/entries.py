@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.engine import in_order
 from chaos.postmortem.replication import entry_outcomes as fold
+from chaos.postmortem.replication import surroundings as around
 from chaos.postmortem.replication.logorder import (
     LogOrder,
     log_order,
@@ -33,15 +34,12 @@ _FOLDED = (
 
 
 def entries(tables: Tables) -> DataFrame:
-    """In one pass over the log of each group on each node."""
+    """Segment by segment, each with what `surroundings` tells it of the log around it."""
     order = log_order(tables)
-    told = _told(tables, order)
-    found = told.select("stream", F.shiftright("place", fold.OFFSET_BITS).alias("seq")).distinct()
-    streams = told.unionByName(_marks(tables, order, found), allowMissingColumns=True)
-    bad = damaged(tables, order)
-    if bad is not None:
-        streams = streams.unionByName(_corrupt(bad, found), allowMissingColumns=True)
-    folded = in_order(streams, "stream", ["stream", "place"], _outcomes, _FOLDED)
+    whole = _told(tables, order)
+    for more in (_surroundings(tables, order), _safe_points(tables, order)):
+        whole = whole.unionByName(more, allowMissingColumns=True)
+    folded = in_order(whole, "seq", ["seq", "stream", "place"], _outcomes, _FOLDED)
     return order.name(folded).select(
         *("cluster", "node", "file", "segment", "created_ns", "offset"),
         _named("kind", {code: name for name, code in fold.KINDS.items() if name in _BODIES}),
@@ -83,7 +81,7 @@ def _type() -> Column:
 def _told(tables: Tables, order: LogOrder) -> DataFrame:
     """Records that say something about entries."""
     records = tables["records"].where(F.col("kind").isin(*fold.KINDS))
-    return order.place(
+    told = order.place(
         records.select(
             *("node", "created_ns", "segment", "offset", "group", "index", "term", "hash"),
             *("bytes", "wall_ns", "mono_ns"),
@@ -91,30 +89,55 @@ def _told(tables: Tables, order: LogOrder) -> DataFrame:
             _type().alias("type"),
         )
     )
+    return told.withColumn("seq", F.shiftright("place", fold.OFFSET_BITS).cast("int"))
 
 
-def _marks(tables: Tables, order: LogOrder, found: DataFrame) -> DataFrame:
-    """Where a group's records begin in a segment, and how safe that segment was when. That is text,
-    as a list of pairs would be looked into for every row that has none: nine tenths of the time.
+def _surroundings(tables: Tables, order: LogOrder) -> DataFrame:
+    """By segment and stream. Records are boiled down where they are read, so little remains to be
+    gone through in order.
     """
-    segments = order.frame.select(
-        "seq", "node_number", "disk", F.col("boot_number").alias("boot"), "holes"
-    )
-    synced = (
-        safe_points(tables, order)
-        .groupBy("seq")
-        .agg(F.array_join(F.collect_list(F.concat_ws(" ", "reached", "at")), " ").alias("synced"))
-    )
-    return (
-        found.join(F.broadcast(segments), "seq")
-        .join(synced, "seq", "left")
-        .select(
-            "stream",
-            F.shiftleft("seq", fold.OFFSET_BITS).alias("place"),
-            F.lit(fold.SEGMENT).cast("tinyint").alias("kind"),
-            *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
-            *("disk", "boot", "holes", "synced"),
+    records = tables["records"].where(F.col("kind").isin(*fold.KINDS))
+    told = order.place(
+        records.select(
+            *("node", "created_ns", "segment", "offset", "group", "index", "mono_ns"), told_kind()
         )
+    )
+    columns = told.select("stream", "place", "kind", "index", "mono_ns")
+    few = columns.mapInArrow(around.decisive, around.DECISIVE_DDL)
+    nodes = _nodes(tables, order)
+    return in_order(
+        few,
+        "stream",
+        ["stream", "place"],
+        lambda batches: around.surroundings(batches, nodes),
+        around.TOLD_DDL,
+    )
+
+
+def _nodes(tables: Tables, order: LogOrder) -> dict[int, around.NodeMarks]:
+    """By number. As few as segments and damage."""
+    found: dict[int, around.NodeMarks] = {}
+    for each in order.segments:
+        its = found.setdefault(each.node_number, around.NodeMarks())
+        its.segments[each.seq] = around.Mark(each.disk, each.boot_number, each.holes)
+    bad = damaged(tables, order)
+    # A record that cannot be read may have been of any group of its node.
+    for row in [] if bad is None else bad.collect():
+        found[row.node_number].corrupt.append((row.seq << fold.OFFSET_BITS) + row.offset)
+    for its in found.values():
+        its.corrupt.sort()
+    return found
+
+
+def _safe_points(tables: Tables, order: LogOrder) -> DataFrame:
+    """Each once, in front of all streams of its segment."""
+    return safe_points(tables, order).select(
+        F.col("seq").cast("int").alias("seq"),
+        F.lit(fold.POINTS).cast("bigint").alias("stream"),
+        F.shiftleft("seq", fold.OFFSET_BITS).alias("place"),
+        F.lit(fold.SEGMENT).cast("tinyint").alias("kind"),
+        F.col("reached").alias("index"),
+        F.col("at").alias("mono_ns"),
     )
 
 
@@ -159,14 +182,3 @@ def damaged(tables: Tables, order: LogOrder) -> DataFrame | None:
     # What is damaged in a copy is not damaged in what counts.
     bad = tables["records"].where("kind = 'corrupt'").join(F.broadcast(keys), "file")
     return bad.select("node_number", "seq", "offset")
-
-
-def _corrupt(bad: DataFrame, found: DataFrame) -> DataFrame:
-    """A record that cannot be read may have been of any group of its node."""
-    streams = found.select("stream", F.shiftright("stream", 32).alias("node_number")).distinct()
-    return streams.join(F.broadcast(bad), "node_number").select(
-        "stream",
-        (F.shiftleft("seq", fold.OFFSET_BITS) + F.col("offset")).alias("place"),
-        F.lit(fold.CORRUPT).cast("tinyint").alias("kind"),
-        *(F.lit(0).cast("bigint").alias(name) for name in ("index", "mono_ns")),
-    )

@@ -35,20 +35,25 @@ OUTCOMES: Final = ("voided", "pending", "committed")
 OFFSET_BITS: Final = 40
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 UNKNOWN: Final = -1
+#: Instead of a stream: what is told of a segment as a whole. It is in front of all streams.
+POINTS: Final = -1
+#: Of a batch that leaves the fold, at least.
+ROWS_AT_ONCE: Final = 10_000
 _EMPTY: Final = np.zeros(0, np.int64)
 
 
 class EntryOutcomes:
-    """Of one group on one node. Batches have the columns place, kind, index, mono_ns, others that
-    are only passed on, and in marks of segments disk, boot, holes, and synced: how far the log
-    says that the segment is safe, and when it says so, as numbers in turn with spaces between.
+    """Of one segment of one group on one node, and of what `surroundings` tells of the log around
+    it. Batches have the columns place, kind, index, mono_ns, others that are only passed on, and
+    in marks of segments disk, boot, holes; committed and base where the segment itself begins.
+    `points`: when the log says how far the segment is safe.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, points: SafePoints) -> None:
         told = [("outcome", pa.int8()), ("commit_ns", pa.int64()), ("sync_ns", pa.int64())]
         self._schema = pa.schema([*schema, *(pa.field(*each) for each in told)])
         self._disk = self._boot = self._holes = UNKNOWN
-        self._synced = (_EMPTY, _EMPTY)
+        self._points = points
         self._clear()
         self._rows = schema.empty_table()  # of entries that are held
         self._held = _EMPTY  # their rows: these arrays are parallel
@@ -179,7 +184,8 @@ class EntryOutcomes:
         self._doubt = int(self._held.max(initial=UNKNOWN)) + 1
 
     def _segment(self, batch: pa.RecordBatch, at: int) -> None:
-        disk, boot, holes = (batch.column(name)[at].as_py() for name in ("disk", "boot", "holes"))
+        names = ("disk", "boot", "holes", "committed", "base")
+        disk, boot, holes, committed, base = (batch.column(name)[at].as_py() for name in names)
         if disk != self._disk:
             self._end()
             self._clear()
@@ -188,13 +194,13 @@ class EntryOutcomes:
         if boot != self._boot:
             self._mono = np.full(len(self._mono), UNKNOWN, np.int64)
         self._disk, self._boot, self._holes = disk, boot, holes
-        self._synced = _points(batch.column("synced")[at])
+        if committed is not None:
+            self._commit, self._base = committed, base
 
     def _sync_times(self, bodies: np.ndarray, mono: np.ndarray, place: np.ndarray) -> None:
-        reached, when = self._synced
-        by = np.searchsorted(reached, place[bodies] & OFFSET_MASK, "right")
-        known = by < len(reached)
-        self._sync[self._row_of[bodies[known]]] = when[by[known]] - mono[bodies[known]]
+        when = self._points.after(place[bodies] & OFFSET_MASK)
+        known = when != UNKNOWN
+        self._sync[self._row_of[bodies[known]]] = when[known] - mono[bodies[known]]
 
     def _end(self) -> None:
         """Nothing more comes of this disk: what is above the snapshot counts, even where something
@@ -232,35 +238,75 @@ class EntryOutcomes:
         self._doubt = doubtful
 
 
-def _points(synced: pa.Scalar) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets, ascending, and when the log first says that all before it is safe."""
-    numbers = np.array((synced.as_py() or "").split(), np.int64)
-    reached, when = numbers[::2], numbers[1::2]
-    order = np.lexsort((when, reached))
-    return reached[order], when[order]
+class SafePoints:
+    """How far the log says that a segment is safe, and when it says so."""
+
+    def __init__(self, reached: np.ndarray = _EMPTY, when: np.ndarray = _EMPTY) -> None:
+        order = np.lexsort((when, reached))
+        self._reached, self._when = reached[order], when[order]
+
+    def also(self, reached: np.ndarray, when: np.ndarray) -> SafePoints:
+        return SafePoints(
+            np.concatenate([self._reached, reached]), np.concatenate([self._when, when])
+        )
+
+    def after(self, offsets: np.ndarray) -> np.ndarray:
+        """When it first says that what is there is safe, or UNKNOWN."""
+        by = np.searchsorted(self._reached, offsets, "right")
+        return np.concatenate([self._when, [UNKNOWN]])[by]
 
 
 def entry_outcomes(
     batches: Iterable[pa.RecordBatch], passed: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Streams one behind the other, each in the order of its places; `passed` columns stay."""
+    """Segments one behind the other: of each first its safe points, as `index` and `mono_ns` of
+    stream POINTS, then its streams, each in the order of its places; `passed` columns stay.
+    """
+    return _gathered(_by_segment(batches, passed))
+
+
+def _by_segment(batches: Iterable[pa.RecordBatch], passed: list[str]) -> Iterator[pa.RecordBatch]:
     fold: EntryOutcomes | None = None
-    stream, last = None, -1
-    for batch in batches:
-        streams = batch.column("stream").to_numpy()
-        edges = np.flatnonzero(np.diff(streams)) + 1
-        starts = [0, *edges.tolist(), len(streams)]
-        for start, stop in pairwise(starts):
-            if start == stop:
-                continue
-            part = batch.slice(start, stop - start)
-            if fold is None or streams[start] != stream:
-                if fold is not None:
-                    yield from fold.finish()
-                fold, stream, last = EntryOutcomes(batch.select(passed).schema), streams[start], -1
-            places = part.column("place")
-            assert places[0].as_py() >= last, "records are not in the order of the log"
-            last = places[stop - start - 1].as_py()
-            yield from fold.take(part)
+    segment, stream, last = None, None, -1
+    points = SafePoints()
+    for part in _stretches(batches):
+        its = part.column("seq")[0].as_py(), part.column("stream")[0].as_py()
+        if its != (segment, stream):
+            if fold is not None:
+                yield from fold.finish()
+            points = points if its[0] == segment else SafePoints()
+            fold, (segment, stream), last = None, its, -1
+        if stream == POINTS:
+            points = points.also(part.column("index").to_numpy(), part.column("mono_ns").to_numpy())
+            continue
+        if fold is None:
+            fold = EntryOutcomes(part.select(passed).schema, points)
+        places = part.column("place")
+        assert places[0].as_py() >= last, "records are not in the order of the log"
+        last = places[-1].as_py()
+        yield from fold.take(part)
     if fold is not None:
         yield from fold.finish()
+
+
+def _stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Neighbours of one segment and stream."""
+    for batch in batches:
+        seq, stream = (batch.column(name).to_numpy() for name in ("seq", "stream"))
+        edges = np.flatnonzero((np.diff(seq) != 0) | (np.diff(stream) != 0)) + 1
+        for start, stop in pairwise([0, *edges.tolist(), len(seq)]):
+            if start < stop:
+                yield batch.slice(start, stop - start)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Segments with many groups make small ones."""
+    held, count = list[pa.RecordBatch](), 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= ROWS_AT_ONCE:
+            yield pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks().to_batches()[0]
