@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 from pyspark.sql import Row
 
 from chaos.postmortem.findings.catalogue import OF_REPLAY, RULES
@@ -44,8 +45,17 @@ def read(snapshot: SnapshotFile, *, digest: str = DIGEST, reason: str | None = N
                reason=reason, offset=0, since=None, voters=None, learners=None)  # fmt: skip
 
 
-def content(index: int, state: bytes) -> bytes:
-    return encode_snapshot(1, Snapshot(index, 1, HASH, state, []), 0)[0]
+def content(index: int, state: bytes, *, wall_ns: int = 0) -> bytes:
+    return encode_snapshot(1, Snapshot(index, 1, HASH, state, []), wall_ns)[0]
+
+
+def restored(*contents: bytes) -> list[dict[str, Any]]:
+    """What is said of these files, as far as anything is."""
+    files = [f"/n{nth}/snapshots/1-20.snap" for nth in range(len(contents))]
+    batch = pa.RecordBatch.from_pydict({"file": files, "content": list(contents)})
+    rows = [row for found in reading.restored(iter([batch])) for row in found.to_pylist()]
+    assert [row.pop("file") for row in rows] == files
+    return [{name: told for name, told in row.items() if told is not None} for row in rows]
 
 
 def begun(base: Base, data: bytes | None, *, told: bool = True) -> list[Event]:
@@ -66,12 +76,28 @@ def begun(base: Base, data: bytes | None, *, told: bool = True) -> list[Event]:
 def test_a_sound_file_with_a_state_of_another_release_is_told_and_no_more(
     state: bytes, reason: str
 ):
-    found = reading._told("/n1/1-20.snap", content(20, state))
+    unsupported, sound = restored(content(20, state), content(20, STATE))
 
-    assert reason in found["reason"]
-    assert reading._told("/n1/1-20.snap", content(20, STATE)) == {
-        "group": 1, "index": 20, "hash": HASH, "digest": DIGEST
-    }  # fmt: skip
+    assert reason in unsupported["reason"]
+    assert sound == {"group": 1, "index": 20, "hash": HASH, "digest": DIGEST, "offset": 0}
+
+
+def test_a_state_that_several_nodes_wrote_down_is_restored_once(monkeypatch: pytest.MonkeyPatch):
+    after, begun = GroupReplay.after, list[int]()
+
+    def counted(group: GroupId, snapshot: Snapshot) -> GroupReplay:
+        begun.append(snapshot.index)
+        return after(group, snapshot)
+
+    monkeypatch.setattr(GroupReplay, "after", counted)
+    bad = b"\xff"
+    states = [(20, STATE, 1), (20, STATE, 2), (20, bad, 3), (20, bad, 4), (30, STATE, 5)]
+
+    found = restored(*(content(index, state, wall_ns=at) for index, state, at in states))
+
+    assert begun == [20, 20, 30]
+    assert [each.get("digest") for each in found] == [DIGEST, DIGEST, None, None, DIGEST]
+    assert [each.get("index") for each in found] == [20, 20, None, None, 30]
 
 
 def test_a_copy_is_the_base_where_the_first_file_cannot_be_read():

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -22,13 +22,18 @@ _CONTENT_DDL: Final = "file string, content binary"
 _CONTENT: Final = arrow_schema(_CONTENT_DDL)
 
 
-def whole_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """`file`, `content`: wherever they are. Of local ones those that are still there."""
-    near = [(file,) for file in files if not is_remote(file)]
+def whole_files(
+    spark: SparkSession, files: Sequence[str], together: Mapping[str, str] | None = None
+) -> DataFrame:
+    """`file`, `content`: wherever they are. Of local ones those that are still there; one task
+    reads those for which `together` says the same.
+    """
+    near = [(file, (together or {}).get(file)) for file in files if not is_remote(file)]
     far = [file for file in files if is_remote(file)]
-    named = spark.createDataFrame(near, "file string")
+    named = spark.createDataFrame(near, "file string, task string")
     parts = max(1, min(len(near), READS_MAX))
-    read = named.repartition(parts).mapInArrow(_local, _CONTENT_DDL)
+    spread = named.repartition(parts, *(["task"] if together else []))
+    read = spread.select("file").mapInArrow(_local, _CONTENT_DDL)
     return read.unionByName(remote_files(spark, far)) if far else read
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import conformed
 from cluster.history.group_replay import GroupReplay
 from cluster.log.errors import LogCorrupt, UnsupportedFormat
-from cluster.log.snapshots import decode_snapshot
+from cluster.log.snapshots import Snapshot, decode_snapshot
 from cluster.raft.configuration import split
 from cluster.types import GroupId
 
@@ -76,11 +77,13 @@ def worth_reading(
 def bases(
     spark: SparkSession, snapshots: Sequence[SnapshotFile]
 ) -> tuple[list[Base], list[Unusable]]:
-    """Each is read once, and restored; those that are gone by now are in neither list."""
+    """Each is read once; a state is restored once, however many nodes wrote it down. Those that are
+    gone by now are in neither list.
+    """
     if not snapshots:
         return [], []
-    files = sorted(each.file for each in snapshots)
-    read = whole_files(spark, files).mapInArrow(_restored, _READ)
+    states = {each.file: f"{each.group}-{each.index}" for each in snapshots}
+    read = whole_files(spark, sorted(states), states).mapInArrow(restored, _READ)
     return told_apart(snapshots, read.collect())
 
 
@@ -128,25 +131,42 @@ def bad_snapshots(spark: SparkSession, found: Iterable[Unusable]) -> DataFrame:
     return conformed(spark.createDataFrame(rows, _BAD), "corruption")
 
 
-def _restored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def restored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the snapshots in `content` say. Equal states have equal bytes."""
+    known: dict[tuple[int, int, bytes], dict[str, Any]] = {}
     for batch in batches:
         for file, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            row = {"file": file, "offset": 0, **_told(file, data)}
+            row = {"file": file, "offset": 0, **_told(file, data, known)}
             yield pa.RecordBatch.from_pylist([row], schema=_READ_SCHEMA)
 
 
-def _told(file: str, data: bytes) -> dict[str, Any]:
+def _told(
+    file: str, data: bytes, known: dict[tuple[int, int, bytes], dict[str, Any]]
+) -> dict[str, Any]:
     try:
         group, snapshot, _ = decode_snapshot(data, file)
-        digest = GroupReplay.after(GroupId(group), snapshot).digest().hex()
     except (LogCorrupt, UnsupportedFormat) as error:
         return {"reason": error.reason, "offset": error.offset}
+    same = group, snapshot.index, blake2b(snapshot.data).digest()
+    if same not in known:
+        known[same] = _of_state(group, snapshot)
+    told = known[same]
+    place = {"group": group, "index": snapshot.index, "hash": snapshot.hash}
+    return told if "reason" in told else place | told
+
+
+def _of_state(group: int, snapshot: Snapshot) -> dict[str, Any]:
+    try:
+        digest = GroupReplay.after(GroupId(group), snapshot).digest().hex()
     except Exception as error:  # noqa: BLE001 -- whatever is in one file, others are looked at
         return {"reason": str(error) or type(error).__name__}
     members, _ = split(snapshot.data)
-    told = {"group": group, "index": snapshot.index, "hash": snapshot.hash, "digest": digest}
-    if members is not None:
-        since, configuration = members
-        told |= {"since": since, "voters": configuration.voters}
-        told |= {"learners": configuration.learners}
-    return told
+    if members is None:
+        return {"digest": digest}
+    since, configuration = members
+    return {
+        "digest": digest,
+        "since": since,
+        "voters": configuration.voters,
+        "learners": configuration.learners,
+    }
