@@ -224,6 +224,26 @@ def test_batches_of_any_size_say_what_single_records_say(size: int):
     assert told_quickly(streams, size) == [told_slowly(marked(stream)) for stream in streams]
 
 
+def test_what_other_segments_must_know_of_a_busy_one_does_not_grow_with_it():
+    """A round: some entries, and what is committed by then."""
+
+    def known(rounds: int, segments: int) -> int:
+        rows = [
+            {"stream": 1, "place": seq << fold.OFFSET_BITS | 64 + nth * 40 + of, "kind": kind,
+             "index": 2 + 3 * (seq * rounds + nth) + min(of, 2), "mono_ns": nth}
+            for seq in range(segments)
+            for nth in range(rounds)
+            for of, kind in enumerate([fold.ENTRY] * 3 + [fold.COMMIT])
+        ]  # fmt: skip
+        node = around.NodeMarks({seq: around.Mark(0, 0, 0) for seq in range(segments)})
+        few = list(around.decisive(in_batches(rows, 10_000)))
+        told = list(around.surroundings(few, {0: node}))
+        return sum(batch.num_rows for batch in [*few, *told])
+
+    assert known(2_000, 4) <= 2 * known(20, 4) <= 60
+    assert known(20, 40) <= 11 * known(20, 4)
+
+
 def given(
     number: int,
     boot: str,

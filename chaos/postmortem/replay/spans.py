@@ -85,12 +85,13 @@ def spans(
     if lasts is not None:
         found = [base for base in found if base.index <= lasts.get(base.group, 0)]
     usable = agreed(_of_this_history(tables, found))
+    by_group = {group: list(own) for group, own in groupby(usable, key=lambda base: base.group)}
     lost = [(row.group, row.first, row.last) for row in tables["lacks"].collect()]
 
     def choose(finely: Container[int]) -> list[Span]:
         drawn: list[Span] = []
-        for group in sorted({*ends, *(base.group for base in usable)}):
-            own = [base for base in usable if base.group == group]
+        for group in sorted({*ends, *by_group}):
+            own = by_group.get(group, [])
             _, last = ends.get(group, (0, 0))
             drawn += _draw(group, own, last, 1 if group in finely else span_entries_min, len(drawn))
         return _chosen(drawn, *_counts(tables, drawn), lost)
@@ -103,7 +104,7 @@ def spans(
         for span in chosen
         if span.base.file is None and firsts.get(span.group, 0) > BEFORE_FIRST + 1
     }
-    stranded = {base.group for base in usable} - ({span.group for span in chosen} - astray)
+    stranded = by_group.keys() - ({span.group for span in chosen} - astray)
     if stranded:
         chosen = choose(stranded)
     begun = {span.group for span in chosen}
