@@ -194,7 +194,9 @@ def told_quickly(streams: list[list[Row]], size: int) -> list[Told]:
             node.corrupt.append(row["place"])
         else:
             told.append(row)
-    few = pa.Table.from_batches(around.decisive(in_batches(told, size)))
+    apart = [*in_batches(told[::2], size), *in_batches(told[1::2], size)]
+    few = pa.Table.from_batches(around.decisive(apart))
+    few = few.sort_by([("stream", "ascending"), ("place", "ascending")])
     known = pa.Table.from_batches(around.surroundings(few.to_batches(size), nodes))
     whole = [
         row | {"seq": row.get("seq", row["place"] >> fold.OFFSET_BITS)}
