@@ -25,12 +25,14 @@ from chaos.postmortem.session import NotHere, start
 from tests.postmortem.generator import generate
 
 MILLIONS = (1.0, 3.0, 10.0)
+GROUPS = 8
 NODES = 3
 READ_TARGET = 400_000
 REPLAY_TARGET = 100_000
 #: Ten times the entries may take so much more than ten times as long: the machine is noisy.
 GROWTH_MAX = 1.15
 READ, STORE, REPLAY, WHOLE = "read and decode", "to Parquet", "replay", "all, with report"
+OUTCOMES = "what became of entries"
 #: One entry of these logs has about two, each of which is delivered and settled.
 MESSAGES = "replay, in messages"
 
@@ -40,24 +42,33 @@ def main(arguments: list[str]) -> int:
         prog="python -m tests.acceptance.bench.postmortem", description=__doc__
     )
     parser.add_argument("--millions", type=float, nargs="*", default=list(MILLIONS))
+    parser.add_argument(
+        "--groups", type=int, nargs="*", default=[GROUPS], help="1: all is in one busy group"
+    )
+    parser.add_argument("--master", default="local[2]", help="such as local-cluster[2,1,2048]")
     parser.add_argument("--dir", type=Path, help="keep the logs and reports here")
     given = parser.parse_args(arguments)
     console = Console(highlight=False)
     folder = given.dir or Path(tempfile.mkdtemp(prefix="quorate-bench-"))
     noise = folder / "spark.log"
     try:
-        spark = start("local[2]", noise=noise, options={"spark.driver.memory": "4g"})
+        spark = start(given.master, noise=noise, options={"spark.driver.memory": "4g"})
     except NotHere as error:
         console.print(str(error))
         return 2
     try:
         warm_up(spark, folder)
-        rows = [measure(spark, folder, millions, console) for millions in sorted(given.millions)]
+        rows = [
+            measure(spark, folder, millions, groups, console)
+            for groups in given.groups
+            for millions in sorted(given.millions)
+        ]
     finally:
         spark.stop()
         if given.dir is None:
             shutil.rmtree(folder, ignore_errors=True)
-    show(rows, console)
+    for groups in given.groups:
+        show([row for row in rows if row["groups"] == groups], console)
     Path("bench-results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 0
 
@@ -75,12 +86,14 @@ def read(spark: Any, logs: Path) -> None:
     spark.read.format("raftlog").load(str(logs)).write.format("noop").mode("overwrite").save()
 
 
-def measure(spark: Any, folder: Path, millions: float, console: Console) -> dict[str, Any]:
+def measure(
+    spark: Any, folder: Path, millions: float, groups: int, console: Console
+) -> dict[str, Any]:
     from chaos.postmortem.pipeline import run
 
-    logs = folder / f"logs-{millions:g}"
-    console.print(f"{millions:g} million entries: writing logs ...")
-    made = generate(logs, int(millions * 1e6 / NODES))
+    logs, report = folder / f"logs-{groups}-{millions:g}", folder / f"report-{groups}-{millions:g}"
+    console.print(f"{millions:g} million entries of {groups} groups: writing logs ...")
+    made = generate(logs, int(millions * 1e6 / NODES), groups=groups)
     total = made.entries * NODES
     size = sum(file.stat().st_size for file in logs.rglob("*.log"))
     console.print(f"  {size / 1e6:,.0f} MB; reading ...")
@@ -89,24 +102,32 @@ def measure(spark: Any, folder: Path, millions: float, console: Console) -> dict
     read_s = time.monotonic() - began_s
     console.print(f"  {total / read_s:,.0f} entries/s; the whole post-mortem ...")
     began_s = time.monotonic()
-    result = run([str(logs)], folder / f"report-{millions:g}", spark=spark, at_once=1)
+    result = run([str(logs)], report, spark=spark, at_once=1)
     whole_s = time.monotonic() - began_s
     seconds = result.seconds
     stored_s = next(spent for step, spent in seconds.items() if step.startswith("read "))
     replay_s = seconds["plan of the replay"] + seconds["events"]
     shutil.rmtree(logs)
-    shutil.rmtree(folder / f"report-{millions:g}" / "tables")
+    shutil.rmtree(report / "tables")
     return {
+        "groups": groups,
         "entries": total,
         "bytes": size,
         "messages": made.messages,
         "status": result.status,
         "findings": len(result.findings),
         "peak_python_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "seconds": {READ: read_s, STORE: stored_s, REPLAY: replay_s, WHOLE: whole_s},
+        "seconds": {
+            READ: read_s,
+            STORE: stored_s,
+            OUTCOMES: seconds["entries"],
+            REPLAY: replay_s,
+            WHOLE: whole_s,
+        },
         "rates": {
             READ: total / read_s,
             STORE: total / stored_s,
+            OUTCOMES: total / seconds["entries"],
             REPLAY: made.entries / replay_s,
             WHOLE: total / whole_s,
             MESSAGES: made.messages / replay_s,
@@ -116,13 +137,14 @@ def measure(spark: Any, folder: Path, millions: float, console: Console) -> dict
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title=f"entries a second, on {os.cpu_count()} cores")
+    groups = rows[0]["groups"]
+    table = Table(title=f"entries a second, on {os.cpu_count()} cores, groups: {groups}")
     table.add_column("")
     for row in rows:
         table.add_column(f"{row['entries'] / 1e6:,.1f} M", justify="right")
     table.add_column("target")
     targets: dict[str, int] = {READ: READ_TARGET, REPLAY: REPLAY_TARGET}
-    for step in (READ, STORE, REPLAY, MESSAGES, WHOLE):
+    for step in (READ, STORE, OUTCOMES, REPLAY, MESSAGES, WHOLE):
         rates = [row["rates"][step] for row in rows]
         told = [f"{rate:,.0f}" for rate in rates]
         target = targets.get(step)
@@ -134,7 +156,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
     if len(rows) > 1:
         first, last = rows[0], rows[-1]
         more = last["entries"] / first["entries"]
-        for step in (READ, STORE, REPLAY, WHOLE):
+        for step in (READ, STORE, OUTCOMES, REPLAY, WHOLE):
             longer = last["seconds"][step] / first["seconds"][step]
             word = "linear or better" if longer <= more * GROWTH_MAX else "WORSE than linear"
             console.print(
