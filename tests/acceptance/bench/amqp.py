@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from statistics import median
 
 from tests.acceptance.bench import many
 from tests.acceptance.bench.amqp_works import AmqpConsume, AmqpPublish, PikaConsume, PikaPublish
@@ -31,6 +32,12 @@ BALANCED_S = 8.0
 PUBLISHED_A_S_MIN = 40_000
 CONSUMED_A_S_MIN = 60_000
 CPU_S_PER_100K_MAX = 4.0
+#: Of message groups, and what they have of the rate of a queue without them.
+KEYS = 10_000
+GROUPS_COUNT = 200_192
+GROUPS_ROUNDS = 5
+GROUPS_ACK_EVERY = 10
+GROUPS_RATE_MIN = 0.75
 
 
 @dataclass(frozen=True)
@@ -211,6 +218,59 @@ async def backlog(bench: Bench) -> None:
             )
 
 
+async def groups(bench: Bench) -> None:
+    """Message groups, by queues without them: with the same messages, and with ones that have no
+    header. What each takes in turn, a few times; the row is of all rounds together, and what it is
+    compared by the median of the rounds.
+    """
+    async with AsyncExitStack() as stack:
+        place = await stack.enter_async_context(new_queue(bench))
+        group = str((await bench.nodes.about(place.queue))["group"])
+        same = await stack.enter_async_context(bench.queues(1, group))
+        keyed = await stack.enter_async_context(bench.queues(1, group, {"x-group-key": "order"}))
+        queues = {"groups": (keyed[0], KEYS), "same": (same[0], KEYS), "bare": (place.queue, 0)}
+        port, count = [place.leader], bench.count(GROUPS_COUNT)
+        found: dict[tuple[str, str], list[Row]] = {}
+        for _ in range(GROUPS_ROUNDS):
+            for queue, (name, keys) in queues.items():
+                publish = AmqpPublish(port, name, count, groups=keys)
+                consume = AmqpConsume(port, name, count, ack_every=GROUPS_ACK_EVERY)
+                for what, works in (
+                    ("publish", [publish]),
+                    ("consume", [consume]),
+                    ("both at once", [consume, publish]),
+                ):
+                    row, _ = await measured(
+                        bench, "", "", works, messages=count, waited=what == "consume"
+                    )
+                    found.setdefault((what, queue), []).append(bench.rows.pop())
+                    assert row is found[what, queue][-1]
+    for (what, queue), rows in found.items():
+        if queue == "groups":
+            bench.rows.append(_compared(what, rows, found[what, "same"], found[what, "bare"]))
+
+
+def _compared(what: str, ours: Sequence[Row], same: Sequence[Row], bare: Sequence[Row]) -> Row:
+    def times(others: Sequence[Row]) -> tuple[float, float]:
+        pairs = list(zip(ours, others, strict=True))
+        rates = [(one.rate or 0) / (other.rate or 1) for one, other in pairs]
+        cpu = [(one.cpu_s_per_100k or 0) / (other.cpu_s_per_100k or 1) for one, other in pairs]
+        return median(rates), median(cpu)
+
+    rows = sorted(ours, key=lambda row: row.rate or 0)
+    row = rows[len(rows) // 2]
+    row.name = "amqp groups"
+    row.what = f"C, {what}, {KEYS:,} keys in turn, every {GROUPS_ACK_EVERY}th acked, at the leader"
+    (rate, cpu), (rate_bare, cpu_bare) = times(same), times(bare)
+    row.detail = (
+        f"by a queue without groups: x {rate:.2f} of the rate, x {cpu:.2f} of the CPU; by one, and "
+        f"messages, without: x {rate_bare:.2f}, x {cpu_bare:.2f}"
+    )
+    row.figures = {"rate": rate, "cpu": cpu, "rate_bare": rate_bare, "cpu_bare": cpu_bare}
+    row.goals = [Goal(f"≥ x {GROUPS_RATE_MIN}", rate >= GROUPS_RATE_MIN)]
+    return row
+
+
 async def failover(bench: Bench) -> None:
     """The client goes on at another node if its own dies."""
     async with new_queue(bench) as place:
@@ -239,6 +299,7 @@ RUNS = {
     "consume": consume,
     "both": both,
     "backlog": backlog,
+    "groups": groups,
     "failover": failover,
     "cold": cold,
     "shares": shares,

@@ -1,6 +1,6 @@
 /* One load client of a benchmark: raw sockets and poll, so that the node is what is measured.
  *
- *   amqp_load publish PORTS QUEUE COUNT SIZE WINDOW RATE CONNECTIONS TIMES EXCHANGE KEYS VARIED
+ *   amqp_load publish PORTS QUEUE COUNT SIZE WINDOW RATE CONNECTIONS TIMES EXCHANGE KEYS VARIED GROUPS
  *   amqp_load consume PORTS QUEUE COUNT PREFETCH ACK_EVERY IDLE_S NUMBERS QUEUES CONNECTIONS
  *   amqp_load declare PORTS QUEUE COUNT WINDOW EXCHANGE
  *   amqp_load delete  PORTS QUEUE COUNT WINDOW
@@ -9,7 +9,8 @@
  * what was not confirmed. COUNT 0: until standard input ends. RATE 0: as fast as the window allows.
  * A body begins with the message's number and the monotonic time when it was made, in ns.
  * KEYS n > 1: routing keys in turn, QUEUE followed by 0 to n - 1. VARIED: properties as applications
- * set them, and bodies of 50 to 150 bytes. QUEUES n > 1: each connection consumes from QUEUE0 to
+ * set them, and bodies of 50 to 150 bytes. GROUPS n > 0: a header "order" with n values in turn, and
+ * KEYS 1. QUEUES n > 1: each connection consumes from QUEUE0 to
  * QUEUEn-1. declare: quorum queues of such names, WINDOW methods ahead of their answers, and bound to
  * EXCHANGE if it has a name.
  * Writes JSON lines: {"done": n} now and then, at the end what was measured.
@@ -292,9 +293,9 @@ static int stopping, tell_times;
 static double *times; /* number, sent, confirmed; of each */
 static size_t times_count, times_size;
 static const char *exchange = "";
-static uint64_t keys = 1;
+static uint64_t keys = 1, groups, kinds; /* kinds: of messages that are made beforehand */
 static int varied;
-static struct buffer *messages; /* all frames of one, by routing key; varied ones without a body */
+static struct buffer *messages; /* all frames of one, by key or group; varied ones without a body */
 static size_t *stamps_at;
 
 static void put_publish(struct buffer *b, uint64_t key) {
@@ -310,13 +311,22 @@ static void put_publish(struct buffer *b, uint64_t key) {
 
 static void make_message(uint64_t key, size_t size) {
     struct buffer *b = &messages[key];
-    put_publish(b, key);
+    put_publish(b, groups ? 0 : key);
     if (varied) return;
     size_t mark = begin_frame(b, HEADER, 1);
     put_number(b, 60, 2);
     put_number(b, 0, 2);
     put_number(b, size, 8);
-    put_number(b, 0x1000, 2); /* delivery mode: persistent */
+    put_number(b, 0x1000 | (groups ? 0x2000 : 0), 2); /* delivery mode: persistent; headers */
+    if (groups) {
+        char value[30];
+        int length = snprintf(value, sizeof value, "key-%llu", (unsigned long long)key);
+        put_number(b, 1 + 5 + 1 + 4 + (uint64_t)length, 4);
+        put_short_string(b, "order");
+        put(b, "S", 1);
+        put_number(b, (uint64_t)length, 4);
+        put(b, value, (size_t)length);
+    }
     put_number(b, 2, 1);
     end_frame(b, mark);
     for (size_t left = size; left > 0;) {
@@ -370,7 +380,7 @@ static void put_varied(struct buffer *b, uint64_t number) {
 }
 
 static void put_message(struct connection *c, uint64_t number, uint64_t made_ns) {
-    uint64_t stamp[2] = {htole64(number), htole64(made_ns)}, key = number % keys;
+    uint64_t stamp[2] = {htole64(number), htole64(made_ns)}, key = number % kinds;
     const struct buffer *message = &messages[key];
     uint8_t *to = room(&c->out, message->end);
     memcpy(to, message->data, message->end);
@@ -441,9 +451,10 @@ static void publish_again(struct connection *c) {
 static double publish(size_t size, int connections) {
     struct connection *all = calloc((size_t)connections, sizeof *all);
     struct pollfd *polled = calloc((size_t)connections + 1, sizeof *polled);
-    messages = calloc(keys, sizeof *messages);
-    stamps_at = calloc(keys, sizeof *stamps_at);
-    for (uint64_t key = 0; key < keys; key++) make_message(key, size);
+    kinds = groups ? groups : keys;
+    messages = calloc(kinds, sizeof *messages);
+    stamps_at = calloc(kinds, sizeof *stamps_at);
+    for (uint64_t key = 0; key < kinds; key++) make_message(key, size);
     for (int i = 0; i < connections; i++) {
         all[i].open = calloc(window, sizeof *all[i].open);
         dial_anyhow(&all[i], dial_to_publish);
@@ -691,7 +702,7 @@ int main(int argc, char **argv) {
     if (strlen(queue) > 255) fail("the name of the queue is too long");
     sample_every = count / SAMPLES_MAX + 1;
     latencies_ms = calloc(SAMPLES_MAX, sizeof *latencies_ms);
-    if (strcmp(argv[1], "publish") == 0 && argc == 13) {
+    if (strcmp(argv[1], "publish") == 0 && argc == 14) {
         size_t size = strtoull(argv[5], NULL, 10);
         int connections = atoi(argv[8]);
         window = strtoull(argv[6], NULL, 10);
@@ -700,6 +711,8 @@ int main(int argc, char **argv) {
         exchange = argv[10];
         keys = strtoull(argv[11], NULL, 10);
         varied = atoi(argv[12]);
+        groups = strtoull(argv[13], NULL, 10);
+        if (groups && keys > 1) fail("GROUPS is for one routing key");
         if (size < STAMP_BYTES || !window || !keys || connections < 1 || connections > CONNECTIONS_MAX)
             fail("SIZE is at least 16, WINDOW and KEYS at least 1, CONNECTIONS up to %d", CONNECTIONS_MAX);
         end_s = publish(size, connections);

@@ -33,11 +33,12 @@ class AmqpPublish:
     exchange: str = ""
     keys: int = 1  # more: the queue's name followed by 0, 1 ... in turn
     varied: bool = False  # properties as applications set them, 50 to 150 bytes
+    groups: int = 0  # more: values in turn of a header `order`
 
     def command(self) -> list[str]:
         ports = ",".join(map(str, self.ports))
         numbers = (self.count, self.size, self.window, self.rate, self.connections, +self.times)
-        what = (self.exchange, str(self.keys), str(+self.varied))
+        what = (self.exchange, str(self.keys), str(+self.varied), str(self.groups))
         return [c_client(), "publish", ports, self.queue, *map(str, numbers), *what]
 
 

@@ -42,14 +42,20 @@ class Bench:
         return max(full // 10, 2 * BATCH) // BATCH * BATCH if self.quick else full
 
     @contextlib.asynccontextmanager
-    async def queues(self, count: int = 1, group: str | None = None) -> AsyncGenerator[list[str]]:
+    async def queues(
+        self,
+        count: int = 1,
+        group: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[list[str]]:
         """New queues, whose leader is known, deleted afterwards."""
         first = self._queues
         self._queues += count
         names = [f"bench-{first + i}" for i in range(count)]
+        said = {**(arguments or {}), **({"x-queue-group": group} if group else {})}
         async with quorate.connect(self.nodes.urls) as client:
             for name in names:
-                await _declare(client, name, {"x-queue-group": group} if group else {})
+                await _declare(client, name, said)
         for name in names:
             await self.nodes.leader(name)
         yield names
