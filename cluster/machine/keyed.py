@@ -37,15 +37,18 @@ class HeldKey(NamedTuple):
 class _Key:
     """While any message of it is in the queue."""
 
-    __slots__ = ("holder", "live", "name", "ready", "waiting")
+    __slots__ = ("away", "holder", "name", "stale", "waiting")
 
-    def __init__(self, name: str, ready: int | None = None) -> None:
-        """`ready`: its first message."""
+    def __init__(self, name: str) -> None:
         self.name = name
-        # A heap of those that are ready; what was cut is passed over.
-        self.waiting = [] if ready is None else [ready]
-        self.live = self.ready = len(self.waiting)  # live: wherever in the queue they are
+        self.waiting: list[int] = []  # a heap of those that are ready; empty if none is
+        self.stale = 0  # of the heap: those that were cut since, and are passed over
+        self.away = 0  # those that are in the queue and not ready
         self.holder = 0  # the position that is in flight, or waits for its retry; 0: none
+
+    @property
+    def ready(self) -> int:
+        return len(self.waiting) - self.stale
 
 
 class KeyedReady:
@@ -81,28 +84,40 @@ class KeyedReady:
     def enter(self, first: int, names: Sequence[str | None]) -> None:
         """As `name` and `add`: new messages with these keys are ready."""
         self._mix(first)
-        by_name, keys, ring = self._by_name, self._keys, self._ring
-        for position, name in enumerate(names, first):
-            if name is None:
-                self._loose.append(position)  # no heap has a larger one
-                self._loose_count += 1
-                continue
-            key = by_name.get(name)
-            if key is None:
-                by_name[name] = keys[position] = key = _Key(name, position)
-                ring[key] = None
-                continue
-            key.live += 1
-            key.ready += 1
-            key.waiting.append(position)
-            keys[position] = key
-            if not key.holder:
-                ring[key] = None
-        positions = range(first, first + len(names))
+        positions = list(range(first, first + len(names)))
+        found = list(map(self._by_name.get, names))
+        if None in found:
+            found = self._make(names, positions)
+        else:
+            self._keys.update(zip(positions, found, strict=True))
+        ring = self._ring
+        for position, key in zip(positions, found, strict=True):
+            if key is not None:
+                waiting = key.waiting
+                if not waiting and not key.holder:
+                    ring[key] = None
+                waiting.append(position)  # no heap has a larger one
         self._end = positions[-1]
         self._ready.update(positions)
-        self._order.extend(positions)
+        self._order += positions
         self._clean()
+
+    def _make(self, names: Sequence[str | None], positions: Sequence[int]) -> list[_Key | None]:
+        """The keys of new messages, some of which are new, or that have none."""
+        by_name, keys = self._by_name, self._keys
+        found: list[_Key | None] = []
+        for position, name in zip(positions, names, strict=True):
+            key = None
+            if name is None:
+                self._loose.append(position)
+                self._loose_count += 1
+            else:
+                key = by_name.get(name)
+                if key is None:
+                    key = by_name[name] = _Key(name)
+                keys[position] = key
+            found.append(key)
+        return found
 
     def name(self, first: int, names: Sequence[str | None]) -> None:
         """The keys of new messages, which are behind all others."""
@@ -113,7 +128,7 @@ class KeyedReady:
             key = by_name.get(name)
             if key is None:
                 key = by_name[name] = _Key(name)
-            key.live += 1
+            key.away += 1
             keys[position] = key
 
     def names(self, first: int, last: int) -> list[str | None] | None:
@@ -130,13 +145,12 @@ class KeyedReady:
             key = keys.pop(position, None)
             if key is None:
                 continue
-            if key.live == 1:
+            key.away -= 1
+            if not key.away and not key.waiting:
                 del by_name[key.name]
-                continue
-            key.live -= 1
-            if key.holder == position:
+            elif key.holder == position:
                 key.holder = 0
-                if key.ready:
+                if key.waiting:
                     self._ring[key] = None
 
     def apart(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -156,7 +170,7 @@ class KeyedReady:
         found = (
             HeldKey(key.name, key.ready, key.holder)
             for key in self._by_name.values()
-            if key.holder and key.ready
+            if key.holder and key.waiting
         )
         return nlargest(most, found, key=lambda each: (each.waiting, each.name))
 
@@ -171,36 +185,48 @@ class KeyedReady:
         """Remove the next message, and up to `limit` in all if those behind it are its neighbours;
         their keys are held. Only when one is free.
         """
+        if self._loose_count:
+            return self._serve_in_turn(limit)
+        heads, ring = self._head_of, self._ring
+        keys: list[_Key] = []
+        first = position = 0
+        for key in ring:
+            head = heads(key) if key.stale else key.waiting[0]
+            if not keys:
+                first = position = head
+            elif head != position:
+                break
+            keys.append(key)
+            position += 1
+            if len(keys) == limit:
+                break
+        for position, key in enumerate(keys, first):
+            del ring[key]
+            self._hold(key, position)
+        self._ready.difference_update(range(first, position + 1))
+        self._loose_next = True
+        self._mix(first)
+        self._mix(position + 1)
+        return first, position
+
+    def _serve_in_turn(self, limit: int) -> tuple[int, int]:
+        """As `serve`, while some without a key wait."""
         keys, ready, ring = self._keys, self._ready, self._ring
         first = position = self._next()
-        key = keys.get(position)
         end = first + limit
         while True:
+            key = keys.get(position)
             ready.remove(position)
             if key is None:
                 self._loose_count -= 1
                 heappop(self._loose)
             else:
-                heappop(key.waiting)
-                key.ready -= 1
-                key.holder = position
                 del ring[key]
+                self._hold(key, position)
+            self._loose_next = key is not None
             position += 1
-            if position == end or position not in ready:
+            if position == end or not self.free or self._next() != position:
                 break
-            if self._loose_count:
-                self._loose_next = key is not None
-                if self._next() != position:
-                    break
-                key = keys.get(position)
-                continue
-            following = next(iter(ring), None)
-            if following is None:
-                break
-            if following.waiting[0] != position and self._lowest(following.waiting) != position:
-                break
-            key = following
-        self._loose_next = key is not None
         self._mix(first)
         self._mix(position)
         return first, position - 1
@@ -209,10 +235,23 @@ class KeyedReady:
         """The lowest of its heap, at whose head it is then."""
         if self._loose_count and (self._loose_next or not self._ring):
             return self._lowest(self._loose)
-        for key in self._ring:
-            head = key.waiting[0]
-            return head if head in self._ready else self._lowest(key.waiting)
-        raise AssertionError("no message is free")
+        return self._head_of(next(iter(self._ring)))
+
+    def _hold(self, key: _Key, position: int) -> None:
+        """This one, the first that waits, is in flight."""
+        heappop(key.waiting)
+        if key.stale and len(key.waiting) == key.stale:
+            key.waiting, key.stale = [], 0
+        key.away += 1
+        key.holder = position
+
+    def _head_of(self, key: _Key) -> int:
+        """The lowest that is ready."""
+        waiting, ready = key.waiting, self._ready
+        while waiting[0] not in ready:
+            heappop(waiting)
+            key.stale -= 1
+        return waiting[0]
 
     def _lowest(self, heap: list[int]) -> int:
         """Of those that are ready still."""
@@ -229,10 +268,13 @@ class KeyedReady:
             if self._loose[0] == position:
                 heappop(self._loose)
             return
-        key.ready -= 1
+        key.away += 1
         if key.waiting[0] == position:
             heappop(key.waiting)
-        if not key.ready:
+        else:
+            key.stale += 1
+        if len(key.waiting) == key.stale:
+            key.waiting, key.stale = [], 0
             self._ring.pop(key, None)
 
     def _mix(self, number: int) -> None:
@@ -259,10 +301,10 @@ class KeyedReady:
                 self._loose_count += 1
                 heappush(self._loose, position)
                 continue
-            key.ready += 1
+            key.away -= 1
             heappush(key.waiting, position)
-            if len(key.waiting) > 2 * key.ready + STALE_MIN:
-                key.waiting = self._cleaned(key.waiting)
+            if key.stale > key.ready + STALE_MIN:
+                key.waiting, key.stale = self._cleaned(key.waiting), 0
             if key.holder == position:
                 key.holder = 0
             if not key.holder:
@@ -386,7 +428,7 @@ class KeyedReady:
         self._by_name = {key.name: key for key in keys}
         for position, place in zip(unpack("q", positions), unpack("q", of), strict=True):
             self._keys[position] = keys[place]
-            keys[place].live += 1
+            keys[place].away += 1
         for key, holder in zip(keys, unpack("q", holders), strict=True):
             key.holder = holder
         for first, last in ranges_of(ready):
@@ -395,7 +437,7 @@ class KeyedReady:
         self._loose_next, self._chain = loose_next, chain
 
     def invariants(self) -> None:
-        free = {key for key in self._by_name.values() if key.ready and not key.holder}
+        free = {key for key in self._by_name.values() if key.waiting and not key.holder}
         assert free == set(self._ring), "the ring is not of the free keys"
         live: dict[str, int] = {}
         ready: dict[str | None, set[int]] = {None: set()}
@@ -405,7 +447,8 @@ class KeyedReady:
         for position in self._ready:
             key = self._keys.get(position)
             ready.setdefault(key and key.name, set()).add(position)
-        assert live == {key.name: key.live for key in self._by_name.values()}, "keys miscounted"
+        counted = {key.name: key.ready + key.away for key in self._by_name.values()}
+        assert live == counted, "keys miscounted"
         assert len(ready[None]) == self._loose_count, "messages without a key miscounted"
         assert self._ready <= set(self._order), "a ready message is not in order"
         assert all(at <= self._end for at in self._ready), "a ready message is behind the end"
@@ -414,6 +457,7 @@ class KeyedReady:
             positions = ready.get(key.name, set())
             assert len(positions) == key.ready, "ready messages of a key miscounted"
             assert positions <= set(key.waiting), "a ready message of a key has no turn"
+            assert bool(positions) == bool(key.waiting), "a key waits for nothing"
             if key.holder:
                 assert self._keys.get(key.holder) is key, "what holds a key is gone"
                 assert key.holder not in self._ready, "what holds a key is ready"
