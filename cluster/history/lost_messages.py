@@ -17,6 +17,7 @@ from cluster.history.message_history import ATTEMPTS_MAX, NoHistory
 from cluster.machine import UnsupportedSnapshot
 from cluster.machine.commands import Enqueue, Purge
 from cluster.machine.deadletters import EXPIRED, PURGED
+from cluster.machine.marks import each_attrs
 from cluster.types import GroupId, MessageId, QueueId, Stamp
 
 
@@ -148,7 +149,7 @@ def _lost_by(event: Event, commands: Sequence[tuple[Stamp, AnyCommand]]) -> str 
 
 
 def _contents(step: Enqueue) -> Iterator[tuple[bytes, Any, Any] | None]:
-    metas, attrs = step.meta, step.attrs
+    metas, attrs = step.meta, each_attrs(step.attrs, len(step.bodies))
     for place, body in enumerate(step.bodies):
         if step.large is not None and place in step.large:
             yield None
@@ -156,5 +157,5 @@ def _contents(step: Enqueue) -> Iterator[tuple[bytes, Any, Any] | None]:
         yield (
             body,
             metas[place] if isinstance(metas, list) else metas,
-            attrs[place] if isinstance(attrs, list) else attrs,
+            attrs[place],
         )

@@ -18,8 +18,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+from cluster.machine.arguments import GROUP_KEY_SINCE
 from cluster.machine.commands import BodyPart, Enqueue
 from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import MAXLEN, REFUSED, is_cycle
@@ -27,7 +28,16 @@ from cluster.machine.disposal import Disposal
 from cluster.machine.expiry import MessageExpiry
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.limits import QueueLimits
-from cluster.machine.marks import NO_ATTRS, NO_MARK, Attrs, Mark, group_keys, parse_attrs
+from cluster.machine.marks import (
+    NO_ATTRS,
+    NO_MARK,
+    Attrs,
+    Mark,
+    each_attrs,
+    group_keys,
+    keys_of,
+    parse_attrs,
+)
 from cluster.machine.messages import Messages
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.runs import RangeMap, joined, ranges_of
@@ -500,10 +510,12 @@ def _expects(publisher: str, known: PublisherState | None) -> str:
 
 def runs_of(attrs: Any, skip: int, count: int, version: int) -> list[Run] | str:
     """The attributes of the messages from `skip` on, or what is wrong with them."""
-    if not isinstance(attrs, (list, tuple)):
+    if not isinstance(attrs, (list, tuple)) and (
+        version < GROUP_KEY_SINCE or keys_of(attrs) is None
+    ):
         parsed = parse_attrs(attrs, version)
         return parsed if isinstance(parsed, str) else [Run(skip, count - 1, parsed)]
-    each = cast("Sequence[Any]", attrs)
+    each = each_attrs(attrs, count, version)
     if len(each) != count:
         return f"there are {count} bodies and {len(each)} sets of attributes"
     runs: list[Run] = []

@@ -231,6 +231,7 @@ class Enqueue:
     bodies: Sequence[bytes]
     meta: Any = None  # opaque: one value for all bodies, or a list with one a body
     # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
+    # | map with ATTR_GROUP_KEY alone, of a list of (text or None) with one a body
     attrs: Any = None
     # None | map from the place of a body in the batch to [upload, parts]: `bodies` has only how it
     # begins, the rest was kept as these parts, [entry, offset, size] each

@@ -17,7 +17,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, nlargest, nsmallest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cluster.machine.runs import RangeMap, ranges_of
 from cluster.machine.store import CHAIN_FACTOR, CHAIN_MASK, pack, unpack
@@ -85,11 +85,11 @@ class KeyedReady:
         """As `name` and `add`: new messages with these keys are ready."""
         self._mix(first)
         positions = list(range(first, first + len(names)))
-        found = list(map(self._by_name.get, names))
+        found = list(map(self._by_name.get, cast("Sequence[str]", names)))
         if None in found:
             found = self._make(names, positions)
         else:
-            self._keys.update(zip(positions, found, strict=True))
+            self._keys.update(zip(positions, cast("list[_Key]", found), strict=True))
         ring = self._ring
         for position, key in zip(positions, found, strict=True):
             if key is not None:

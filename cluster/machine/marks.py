@@ -172,19 +172,44 @@ def parse_attrs(attrs: Any, version: int = MACHINE_VERSION) -> Attrs | str:
 
 def group_keys(attrs: Any, count: int) -> list[str | None] | None:
     """The keys of so many messages, if they have no other attributes; None: look closely."""
-    each = cast("Sequence[Any]", [attrs] * count if type(attrs) is dict else attrs)
-    if type(each) not in (list, tuple) or len(each) != count:
-        return None
-    if not _MAPS.issuperset(map(type, each)):
-        return None
-    try:
-        found = [one[ATTR_GROUP_KEY] if one is not None and len(one) == 1 else one for one in each]
-    except KeyError:
+    column = keys_of(attrs)
+    if column is not None:
+        found = column
+    else:
+        each = cast("Sequence[Any]", [attrs] * count if type(attrs) is dict else attrs)
+        if type(each) not in (list, tuple) or not _MAPS.issuperset(map(type, each)):
+            return None
+        try:
+            found = [
+                one[ATTR_GROUP_KEY] if one is not None and len(one) == 1 else one for one in each
+            ]
+        except KeyError:
+            return None
+    if len(found) != count:
         return None
     if set(map(type, found)) == {str}:
-        sizes = list(map(len, cast("list[str]", found)))
+        sizes = set(map(len, cast("list[str]", found)))
         return found if min(sizes) >= 1 and max(sizes) <= GROUP_KEY_CHARS_MAX else None
     return found if all(one is None or is_group_key(one) for one in found) else None
+
+
+def keys_of(attrs: Any) -> list[Any] | None:
+    """What `Enqueue.attrs` says of the messages, if that is a list of their keys."""
+    given = cast("dict[Any, Any] | None", attrs if type(attrs) is dict else None)
+    if not given or len(given) != 1:
+        return None
+    found = given.get(ATTR_GROUP_KEY)
+    return cast("list[Any]", found) if type(found) is list else None
+
+
+def each_attrs(attrs: Any, count: int, version: int = MACHINE_VERSION) -> Sequence[Any]:
+    """`Enqueue.attrs` with an item for each of so many messages."""
+    if isinstance(attrs, (list, tuple)):
+        return cast("Sequence[Any]", attrs)
+    keys = keys_of(attrs) if version >= GROUP_KEY_SINCE else None
+    if keys is None:
+        return [attrs] * count
+    return [None if key is None else {ATTR_GROUP_KEY: key} for key in keys]
 
 
 def is_group_key(value: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, cast
 
 from cluster.machine.arguments import GROUP_KEY
@@ -16,6 +18,8 @@ from node.messages.tables import text_or_bytes
 
 #: In the first byte of the flags of AMQP's properties.
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20
+#: A table without any.
+_NO_HEADERS = bytes(4)
 #: So much of a key that is too long is kept to be read; the rest is in a hash behind it.
 _READABLE_CHARS = 200
 
@@ -31,38 +35,76 @@ def with_group_keys(arguments: Mapping[str, Any], meta: Any, attrs: Any, count: 
         return _with_key(name, meta, attrs)
     metas = _each(meta, count)
     if not attrs:
-        return _attrs_of(name, metas)
+        keys = _keys_alike(name, metas) or _keys_of(name, metas)
+        return {ATTR_GROUP_KEY: keys} if any(keys) else None
     both = zip(metas, _each(attrs, count), strict=True)
     return [_with_key(name, *each) for each in both]
 
 
-def _attrs_of(name: str, metas: Sequence[Any]) -> list[Mapping[int, str] | None]:
-    """As `_attr_of` of each. Of AMQP's headers the wanted one is mostly the first: properties are
+def _keys_alike(name: str, metas: Sequence[Any]) -> list[str | None] | None:
+    """As `_key_of` of each, of messages that came by AMQP and have the wanted header at the same
+    place, as those of one publisher mostly do. None: they are not so.
+    """
+    if name == ROUTING_KEY or not {bytes}.issuperset(map(type, metas)):
+        return None
+    first = short(name) + b"S\0\0\0"
+    try:
+        at = _first_header(metas[0])
+        if at is None:
+            return None
+        size_at = at + len(first)
+        sizes = list(map(itemgetter(size_at), metas))
+    except IndexError:
+        return None
+    head = metas[0][: at - 4]
+    if (
+        not all(map(bytes.startswith, metas, repeat(head)))
+        or not all(map(bytes.startswith, metas, repeat(first), repeat(at)))
+        or not all(map(itemgetter(at - 1), metas))  # a table without any, but for rare sizes
+    ):
+        return None
+    values = [
+        meta[size_at + 1 : size_at + 1 + size] for meta, size in zip(metas, sizes, strict=True)
+    ]
+    return list(map(_key, values)) if list(map(len, values)) == sizes else None
+
+
+def _first_header(meta: bytes) -> int | None:
+    """Where the name of the first of AMQP's headers begins, with its length. None: it has none.
+    IndexError: nobody can read it.
+    """
+    if meta.startswith(FIRST_LINE):
+        return None
+    at = 2 + meta[0]
+    at += meta[at - 1]
+    flags, at = meta[at], at + 2
+    if flags & _CONTENT_TYPE:
+        at += 1 + meta[at]
+    if flags & _CONTENT_ENCODING:
+        at += 1 + meta[at]
+    return at + 4 if flags & _HEADERS and not meta.startswith(_NO_HEADERS, at) else None
+
+
+def _keys_of(name: str, metas: Sequence[Any]) -> list[str | None]:
+    """As `_key_of` of each. Of AMQP's headers the wanted one is mostly the first: properties are
     as varied as ids, and reading all of them takes longer than all else.
     """
     if name == ROUTING_KEY:
-        return [_attr_of(name, meta) for meta in metas]
+        return [_key_of(name, meta) for meta in metas]
     first = short(name) + b"S"
-    found: list[Mapping[int, str] | None] = []
+    found: list[str | None] = []
     for meta in metas:
         try:
-            if type(meta) is bytes and not meta.startswith(FIRST_LINE):
-                at = 2 + meta[0]
-                at += meta[at - 1]
-                flags, at = meta[at], at + 2
-                if flags & _CONTENT_TYPE:
-                    at += 1 + meta[at]
-                if flags & _CONTENT_ENCODING:
-                    at += 1 + meta[at]
-                if flags & _HEADERS and meta.startswith(first, at + 4):
-                    at += 8 + len(first)
-                    end = at + int.from_bytes(meta[at - 4 : at], "big")
-                    if end <= len(meta) and end - at <= GROUP_KEY_CHARS_MAX:
-                        found.append(_attr(meta[at:end]))
-                        continue
+            at = _first_header(meta) if type(meta) is bytes else None
+            if at is not None and meta.startswith(first, at):
+                at += 4 + len(first)
+                end = at + int.from_bytes(meta[at - 4 : at], "big")
+                if end <= len(meta) and end - at <= GROUP_KEY_CHARS_MAX:
+                    found.append(_key(meta[at:end]))
+                    continue
         except IndexError:
             pass  # nor will anybody else read them
-        found.append(_attr_of(name, meta))
+        found.append(_key_of(name, meta))
     return found
 
 
@@ -71,27 +113,29 @@ def _each(said: Any, count: int) -> list[Any]:
 
 
 def _with_key(name: str, meta: Any, attrs: Any) -> Any:
-    key = key_of_dead(attrs.get(ATTR_DEATHS)) if attrs and name == ROUTING_KEY else None
-    found = _attr_of(name, meta) if key is None else _attr_anew(key)
-    return {**attrs, **found} if found and attrs else found or attrs
+    dead = key_of_dead(attrs.get(ATTR_DEATHS)) if attrs and name == ROUTING_KEY else None
+    key = _key_of(name, meta) if dead is None else _key_anew(dead)
+    if key is None:
+        return attrs
+    return {**cast("dict[int, Any]", attrs or {}), ATTR_GROUP_KEY: key}
 
 
-def _attr_of(name: str, meta: Any) -> Mapping[int, str] | None:
+def _key_of(name: str, meta: Any) -> str | None:
     """None: it has no key, or an empty one."""
     value = routing_key_of(meta) if name == ROUTING_KEY else headers_of(meta).get(name)
     if value is None:
         return None
     key = value if type(value) is str else str(value)
-    return _attr(key) if len(key) <= GROUP_KEY_CHARS_MAX else _attr_anew(key)
+    return _key(key) if len(key) <= GROUP_KEY_CHARS_MAX else _key_anew(key)
 
 
-def _attr_anew(value: str | bytes) -> Mapping[int, str] | None:
+def _key_anew(value: str | bytes) -> str | None:
     key = str(text_or_bytes(value)) if isinstance(value, bytes) else value
     if len(key) > GROUP_KEY_CHARS_MAX:
         digest = blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
         key = f"{key[:_READABLE_CHARS]}~{digest}"
-    return {ATTR_GROUP_KEY: key} if key else None
+    return key or None
 
 
 #: Of those that are not too long: what is remembered is bounded.
-_attr = lru_cache(16_384)(_attr_anew)
+_key = lru_cache(16_384)(_key_anew)

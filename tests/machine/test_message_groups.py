@@ -50,6 +50,7 @@ class Grouped:
         self.world.apply(UpgradeMachine(5))
         config = QueueConfig(group_key="k", **settings)  # type: ignore[arg-type]
         self.world.apply(CreateQueue(Q, "/", "q", config))
+        self.columns = True  # whether the next batch says its keys as a list
         self.numbers: dict[Key, int] = {}
         self.held: dict[int, list[tuple[int, Key, str]]] = {}
         self.keys: dict[str, ConsumerKey] = {}
@@ -66,7 +67,9 @@ class Grouped:
             if "ttl" in attrs:
                 each[ATTR_TTL_MS] = attrs["ttl"]
             said.append(each or None)
-        assert isinstance(self.do(Enqueue(Q, None, 0, bodies, None, said)), Enqueued)
+        column = {ATTR_GROUP_KEY: list(keys)} if self.columns and not attrs else said
+        assert isinstance(self.do(Enqueue(Q, None, 0, bodies, None, column)), Enqueued)
+        self.columns = not self.columns
 
     def consume(self, name: str, credit: int = 1, *, auto: bool = False) -> list[str]:
         session = SessionId(name)
@@ -342,6 +345,49 @@ def test_before_there_were_keys_nobody_looked_at_them(keys: Sequence[object]):
         assert isinstance(world.apply(Enqueue(Q, None, 0, bodies, None, attrs)).reply, Enqueued)
         states.append(world.machine.digest())
     assert states[0] == states[1]
+
+
+def test_before_there_were_keys_nobody_looked_at_a_list_of_them():
+    states: list[bytes] = []
+    for attrs in ({ATTR_GROUP_KEY: ["x", 7]}, {}):
+        world = World()
+        world.apply(UpgradeMachine(4))
+        world.apply(CreateQueue(Q, "/", "q", QueueConfig()))
+        reply = world.apply(Enqueue(Q, None, 0, [b"a"], None, attrs)).reply
+        assert isinstance(reply, Enqueued)
+        states.append(world.machine.digest())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 3, "overflow": "reject-publish"}])
+def test_a_list_of_keys_says_what_attributes_of_each_do(settings: dict[str, object]):
+    """Also where each message is looked at, since the queue may be full."""
+    states: list[bytes] = []
+    keys = ["a", None, "a", "b", None]
+    for attrs in (
+        {ATTR_GROUP_KEY: keys},
+        [None if key is None else {ATTR_GROUP_KEY: key} for key in keys],
+    ):
+        queue = Grouped(**settings)
+        queue.world.apply(Enqueue(Q, "p", 1, [b"0"], None, {ATTR_GROUP_KEY: "a"}))
+        reply = queue.do(Enqueue(Q, "p", 1, [b"0", *[b"x"] * 4], None, attrs))  # the first again
+        assert isinstance(reply, Enqueued)
+        assert reply.duplicates == 1
+        assert reply.stored == (2 if settings else 4)
+        states.append(queue.world.machine.digest())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(
+    "keys", [["a"], ["a", "b", "c"], ["a", ""], ["a", 7], ["a", "x" * 256], ("a", "b"), []]
+)
+@pytest.mark.parametrize("settings", [{}, {"max_length": 3, "overflow": "reject-publish"}])
+def test_what_is_no_list_of_keys_is_refused(keys: Sequence[object], settings: dict[str, object]):
+    queue = Grouped(**settings)
+    attrs = {ATTR_GROUP_KEY: keys}
+    assert isinstance(queue.do(Enqueue(Q, None, 0, [b"x", b"y"], None, attrs)), Refused)
+    more = {ATTR_GROUP_KEY: ["a", "b"], ATTR_TTL_MS: 1}
+    assert isinstance(queue.do(Enqueue(Q, None, 0, [b"x", b"y"], None, more)), Refused)
 
 
 @pytest.mark.parametrize("attrs", [["a"], [[1]], ["abcdefghi"], [["a"] * 9], "a"])

@@ -42,14 +42,14 @@ def test_a_header_is_the_key(meta: Any, key: str | None):
 
 
 def test_long_keys_are_not_kept():
-    before = group_keys._attr.cache_info().currsize
+    before = group_keys._key.cache_info().currsize
     for number in range(10):
         long = f"{number}" * 100_000
         meta = amqp(order=long)
-        (attrs,) = with_group_keys(BY_HEADER, [meta], None, 1)
-        assert attrs == with_group_keys(BY_HEADER, meta, None, 1)
-        assert len(attrs[ATTR_GROUP_KEY]) <= GROUP_KEY_CHARS_MAX
-    assert group_keys._attr.cache_info().currsize == before
+        (key,) = with_group_keys(BY_HEADER, [meta], None, 1)[ATTR_GROUP_KEY]
+        assert {ATTR_GROUP_KEY: key} == with_group_keys(BY_HEADER, meta, None, 1)
+        assert len(key) <= GROUP_KEY_CHARS_MAX
+    assert group_keys._key.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("size", [0, 1, 300])
@@ -76,16 +76,51 @@ def test_a_batch_has_the_keys_that_each_has_alone(size: int):
 
     def alone(meta: Any) -> Any:
         try:
-            return with_group_keys(BY_HEADER, meta, None, 1)
+            attrs = with_group_keys(BY_HEADER, meta, None, 1)
         except IndexError:
             return "no meta at all"
+        return attrs and attrs[ATTR_GROUP_KEY]
 
     expected = [alone(meta) for meta in metas]
     whole = [each for each in zip(metas, expected, strict=True) if each[1] != "no meta at all"]
-    assert with_group_keys(BY_HEADER, [meta for meta, _ in whole], None, len(whole)) == [
-        attrs for _, attrs in whole
-    ]
-    assert sum(attrs is not None for _, attrs in whole) >= 10
+    together = with_group_keys(BY_HEADER, [meta for meta, _ in whole], None, len(whole))
+    assert together == {ATTR_GROUP_KEY: [key for _, key in whole]}
+    assert sum(key is not None for _, key in whole) >= 10
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        amqp(order="b" * 255),
+        amqp(order="b" * 256),
+        amqp(order=""),
+        amqp(order=7),
+        amqp(more="x", order="b"),
+        amqp(),
+        where_of("ex", "") + properties.build({"headers": {"order": "b"}, "content_type": "t"}),
+        where_of("ex", "k") + properties.build({"headers": {"order": "b"}, "message_id": "m"}),
+        amqp(order="bbb")[:-1],
+        # No headers, and what follows looks like one.
+        where_of("ex", "")
+        + properties.build(
+            {"headers": {"n": 1}, "correlation_id": "order", "reply_to": "\0\0\0\3" + "x" * 79}
+        ).replace(b"\0\0\0\x07\1nI\0\0\0\1", bytes(4)),
+        {"headers": {"order": "b"}},
+        None,
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_the_keys_of_messages_that_are_alike_but_for_one(other: Any, first: bool):
+    alike = [amqp(order="a"), amqp(order="key"), amqp(order="é")]
+    metas = [other, *alike] if first else [*alike, other]
+    alone = [with_group_keys(BY_HEADER, meta, None, 1) or {} for meta in metas]
+    keys = [attrs.get(ATTR_GROUP_KEY) for attrs in alone]
+    assert keys != [None] * len(keys)
+    assert with_group_keys(BY_HEADER, metas, None, len(metas)) == {ATTR_GROUP_KEY: keys}
+
+
+def test_a_batch_without_any_key_says_nothing():
+    assert with_group_keys(BY_HEADER, [amqp(), amqp(other="a")], None, 2) is None
 
 
 @pytest.mark.parametrize(
