@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from itertools import repeat
 from operator import itemgetter
@@ -66,7 +65,12 @@ def _keys_alike(name: str, metas: Sequence[Any]) -> list[str | None] | None:
     values = [
         meta[size_at + 1 : size_at + 1 + size] for meta, size in zip(metas, sizes, strict=True)
     ]
-    return list(map(_key, values)) if list(map(len, values)) == sizes else None
+    if list(map(len, values)) != sizes:
+        return None
+    try:
+        return [value.decode() or None for value in values]
+    except UnicodeDecodeError:
+        return None
 
 
 def _first_header(meta: bytes) -> int | None:
@@ -114,7 +118,7 @@ def _each(said: Any, count: int) -> list[Any]:
 
 def _with_key(name: str, meta: Any, attrs: Any) -> Any:
     dead = key_of_dead(attrs.get(ATTR_DEATHS)) if attrs and name == ROUTING_KEY else None
-    key = _key_of(name, meta) if dead is None else _key_anew(dead)
+    key = _key_of(name, meta) if dead is None else _key(dead)
     if key is None:
         return attrs
     return {**cast("dict[int, Any]", attrs or {}), ATTR_GROUP_KEY: key}
@@ -125,17 +129,12 @@ def _key_of(name: str, meta: Any) -> str | None:
     value = routing_key_of(meta) if name == ROUTING_KEY else headers_of(meta).get(name)
     if value is None:
         return None
-    key = value if type(value) is str else str(value)
-    return _key(key) if len(key) <= GROUP_KEY_CHARS_MAX else _key_anew(key)
+    return _key(value if type(value) is str else str(value))
 
 
-def _key_anew(value: str | bytes) -> str | None:
+def _key(value: str | bytes) -> str | None:
     key = str(text_or_bytes(value)) if isinstance(value, bytes) else value
     if len(key) > GROUP_KEY_CHARS_MAX:
         digest = blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
         key = f"{key[:_READABLE_CHARS]}~{digest}"
     return key or None
-
-
-#: Of those that are not too long: what is remembered is bounded.
-_key = lru_cache(16_384)(_key_anew)
