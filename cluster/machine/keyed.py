@@ -14,7 +14,7 @@ What a message costs does not grow with the number of keys or messages, but for 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, nlargest, nsmallest
 from typing import Any, NamedTuple, cast
@@ -37,7 +37,7 @@ class HeldKey(NamedTuple):
 class _Key:
     """While any message of it is in the queue."""
 
-    __slots__ = ("away", "holder", "name", "stale", "waiting")
+    __slots__ = ("away", "holder", "name", "passed", "stale", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,6 +45,7 @@ class _Key:
         self.stale = 0  # of the heap: those that were cut since, and are passed over
         self.away = 0  # those that are in the queue and not ready
         self.holder = 0  # the position that is in flight, or waits for its retry; 0: none
+        self.passed = 0  # turns in the ring that it had, and that are passed over
 
     @property
     def ready(self) -> int:
@@ -63,6 +64,7 @@ class KeyedReady:
         "_loose_count",
         "_loose_next",
         "_order",
+        "_passed",
         "_ready",
         "_ring",
     )
@@ -71,7 +73,8 @@ class KeyedReady:
         self._by_name: dict[str, _Key] = {}
         self._keys: dict[int, _Key] = {}  # of all messages that have one, in the order of positions
         self._ready: set[int] = set()
-        self._ring: OrderedDict[_Key, None] = OrderedDict()  # exactly the free ones
+        self._ring: deque[_Key] = deque()  # the free ones, and turns that are passed over
+        self._passed = 0  # of these
         self._order: list[int] = []  # heaps of ready positions, with some that are so no longer:
         self._loose: list[int] = []  # of all, and of those without a key
         self._end = 0  # none that is ready is behind it
@@ -95,7 +98,7 @@ class KeyedReady:
             if key is not None:
                 waiting = key.waiting
                 if not waiting and not key.holder:
-                    ring[key] = None
+                    ring.append(key)
                 waiting.append(position)  # no heap has a larger one
         self._end = positions[-1]
         self._ready.update(positions)
@@ -151,7 +154,7 @@ class KeyedReady:
             elif key.holder == position:
                 key.holder = 0
                 if key.waiting:
-                    self._ring[key] = None
+                    self._ring.append(key)
 
     def apart(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those of these messages that may be taken whatever is before them: they have no key, or
@@ -179,7 +182,7 @@ class KeyedReady:
     @property
     def free(self) -> int:
         """How many messages could be handed out at once."""
-        return len(self._ring) + self._loose_count
+        return len(self._ring) - self._passed + self._loose_count
 
     def serve(self, limit: int) -> tuple[int, int]:
         """Remove the next message, and up to `limit` in all if those behind it are its neighbours;
@@ -187,27 +190,25 @@ class KeyedReady:
         """
         if self._loose_count:
             return self._serve_in_turn(limit)
-        heads, ring = self._head_of, self._ring
-        keys: list[_Key] = []
-        first = position = 0
-        for key in ring:
-            head = heads(key) if key.stale else key.waiting[0]
-            if not keys:
-                first = position = head
-            elif head != position:
-                break
-            keys.append(key)
+        ring, hold = self._ring, self._hold
+        first = self._next()
+        position, end = first, first + limit
+        while True:
+            hold(ring.popleft(), position)
             position += 1
-            if len(keys) == limit:
+            if position == end or len(ring) == self._passed:
                 break
-        for position, key in enumerate(keys, first):
-            del ring[key]
-            self._hold(key, position)
-        self._ready.difference_update(range(first, position + 1))
+            key = ring[0]
+            if key.passed or key.stale:
+                if self._next() != position:
+                    break
+            elif key.waiting[0] != position:
+                break
+        self._ready.difference_update(range(first, position))
         self._loose_next = True
         self._mix(first)
-        self._mix(position + 1)
-        return first, position
+        self._mix(position)
+        return first, position - 1
 
     def _serve_in_turn(self, limit: int) -> tuple[int, int]:
         """As `serve`, while some without a key wait."""
@@ -221,8 +222,7 @@ class KeyedReady:
                 self._loose_count -= 1
                 heappop(self._loose)
             else:
-                del ring[key]
-                self._hold(key, position)
+                self._hold(ring.popleft(), position)
             self._loose_next = key is not None
             position += 1
             if position == end or not self.free or self._next() != position:
@@ -233,9 +233,13 @@ class KeyedReady:
 
     def _next(self) -> int:
         """The lowest of its heap, at whose head it is then."""
-        if self._loose_count and (self._loose_next or not self._ring):
+        ring = self._ring
+        if self._loose_count and (self._loose_next or len(ring) == self._passed):
             return self._lowest(self._loose)
-        return self._head_of(next(iter(self._ring)))
+        while ring[0].passed:
+            ring.popleft().passed -= 1
+            self._passed -= 1
+        return self._head_of(ring[0])
 
     def _hold(self, key: _Key, position: int) -> None:
         """This one, the first that waits, is in flight."""
@@ -275,7 +279,9 @@ class KeyedReady:
             key.stale += 1
         if len(key.waiting) == key.stale:
             key.waiting, key.stale = [], 0
-            self._ring.pop(key, None)
+            if not key.holder:
+                key.passed += 1
+                self._passed += 1
 
     def _mix(self, number: int) -> None:
         self._chain = (self._chain * CHAIN_FACTOR + number) & CHAIN_MASK
@@ -307,8 +313,9 @@ class KeyedReady:
                 key.waiting, key.stale = self._cleaned(key.waiting), 0
             if key.holder == position:
                 key.holder = 0
-            if not key.holder:
-                ring[key] = None
+                ring.append(key)
+            elif len(key.waiting) == 1 and not key.holder:
+                ring.append(key)
         self._clean()
 
     def _clean(self) -> None:
@@ -317,6 +324,23 @@ class KeyedReady:
             self._order = self._cleaned(self._order)
         if len(self._loose) > 2 * self._loose_count + STALE_MIN:
             self._loose = self._cleaned(self._loose)
+        if self._passed > len(self._ring) // 2 + STALE_MIN:
+            turns = self._turns()
+            for key in self._ring:
+                key.passed = 0
+            self._ring, self._passed = turns, 0
+
+    def _turns(self) -> deque[_Key]:
+        """The free keys, in the order of their turns."""
+        turns: deque[_Key] = deque()
+        passed: dict[_Key, int] = {}
+        for key in self._ring:
+            before = passed.get(key, 0)
+            if before < key.passed:
+                passed[key] = before + 1
+            else:
+                turns.append(key)
+        return turns
 
     def _cleaned(self, heap: list[int]) -> list[int]:
         return sorted(self._ready.intersection(heap))
@@ -401,7 +425,8 @@ class KeyedReady:
 
     def fingerprint(self) -> list[Any]:
         """Tells two apart at no cost, given that they come of one log."""
-        return [len(self._ready), len(self._keys), len(self._ring), self._loose_next, self._chain]
+        free = len(self._ring) - self._passed
+        return [len(self._ready), len(self._keys), free, self._loose_next, self._chain]
 
     def dump(self) -> list[Any]:
         """Names in the order of their oldest messages; keys, holders and the ring by their place
@@ -414,7 +439,7 @@ class KeyedReady:
             pack(array("q", self._keys)),
             pack(array("q", of)),
             pack(array("q", [key.holder for key in places])),
-            pack(array("q", [places[key] for key in self._ring])),
+            pack(array("q", [places[key] for key in self._turns()])),
             self._loose_next,
             self._chain,
         ]
@@ -433,12 +458,16 @@ class KeyedReady:
             key.holder = holder
         for first, last in ranges_of(ready):
             self.add(first, last)
-        self._ring = OrderedDict.fromkeys(keys[place] for place in unpack("q", ring))
+        self._ring = deque(keys[place] for place in unpack("q", ring))
         self._loose_next, self._chain = loose_next, chain
 
     def invariants(self) -> None:
         free = {key for key in self._by_name.values() if key.waiting and not key.holder}
-        assert free == set(self._ring), "the ring is not of the free keys"
+        assert self._passed == sum(key.passed for key in set(self._ring)), "turns miscounted"
+        turns = self._turns()
+        assert free == set(turns), "the ring is not of the free keys"
+        assert len(turns) == len(free), "a key has two turns"
+        assert len(turns) == len(self._ring) - self._passed, "turns miscounted"
         live: dict[str, int] = {}
         ready: dict[str | None, set[int]] = {None: set()}
         for key in self._keys.values():

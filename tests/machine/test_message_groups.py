@@ -522,3 +522,29 @@ class GroupModel(RuleBasedStateMachine):
 
 TestGroupModel = GroupModel.TestCase
 TestGroupModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_turns_that_are_passed_over_are_thrown_out():
+    """Of keys whose only ready message leaves, again and again, while others wait."""
+    ready = KeyedReady()
+    ready.enter(1, ["first"])
+    for position in range(2, 1_000):
+        ready.enter(position, [f"key-{position % 7}"])
+        ready.cut(position, position)
+        ready.forget(position, position)
+        ready.invariants()
+    assert len(ready._ring) < 200
+    assert len(ready._by_name) == 1
+    ready.enter(1_000, ["key-0", "last"])
+    assert [ready.serve(1) for _ in range(ready.free)] == [(1, 1), (1_000, 1_000), (1_001, 1_001)]
+
+
+def test_a_key_that_was_passed_over_goes_behind_those_that_waited():
+    ready = KeyedReady()
+    ready.enter(1, ["a", "b", "a"])
+    ready.cut(1, 1)
+    ready.cut(3, 3)
+    ready.add(3, 3)
+    ready.enter(4, ["c"])
+    ready.invariants()
+    assert [ready.serve(1) for _ in range(ready.free)] == [(2, 2), (3, 3), (4, 4)]

@@ -118,7 +118,7 @@ def _let_go(keyed: KeyedReady, first: int, last: int) -> None:
         if key is not None and key.holder == position:
             key.holder = 0
             if key.ready:
-                keyed._ring[key] = None
+                keyed._ring.append(key)
 
 
 def test_a_second_message_of_a_key_in_flight_is_found_out() -> None:
