@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import repeat
-from operator import itemgetter
 from typing import Any, cast
 
 from cluster.machine.arguments import GROUP_KEY
@@ -46,31 +44,24 @@ def _keys_alike(name: str, metas: Sequence[Any]) -> list[str | None] | None:
     """
     if name == ROUTING_KEY or not {bytes}.issuperset(map(type, metas)):
         return None
-    first = short(name) + b"S\0\0\0"
     try:
         at = _first_header(metas[0])
         if at is None:
             return None
+        first, head = short(name) + b"S\0\0\0", metas[0][: at - 4]
         size_at = at + len(first)
-        sizes = list(map(itemgetter(size_at), metas))
-    except IndexError:
+        start = size_at + 1
+        keys = [
+            meta[start : start + meta[size_at]].decode() or None
+            for meta in metas
+            if meta.startswith(first, at)
+            and meta.startswith(head)
+            and meta[at - 1]  # else, but for rare sizes, there are no headers
+            and len(meta) >= start + meta[size_at]
+        ]
+    except (IndexError, UnicodeDecodeError):
         return None
-    head = metas[0][: at - 4]
-    if (
-        not all(map(bytes.startswith, metas, repeat(head)))
-        or not all(map(bytes.startswith, metas, repeat(first), repeat(at)))
-        or not all(map(itemgetter(at - 1), metas))  # a table without any, but for rare sizes
-    ):
-        return None
-    values = [
-        meta[size_at + 1 : size_at + 1 + size] for meta, size in zip(metas, sizes, strict=True)
-    ]
-    if list(map(len, values)) != sizes:
-        return None
-    try:
-        return [value.decode() or None for value in values]
-    except UnicodeDecodeError:
-        return None
+    return keys if len(keys) == len(metas) else None
 
 
 def _first_header(meta: bytes) -> int | None:
