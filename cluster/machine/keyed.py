@@ -56,6 +56,7 @@ class KeyedReady:
     """In the place of `ReadyMessages`, and as that; there are no priorities."""
 
     __slots__ = (
+        "_back",
         "_by_name",
         "_chain",
         "_end",
@@ -75,8 +76,11 @@ class KeyedReady:
         self._ready: set[int] = set()
         self._ring: deque[_Key] = deque()  # the free ones, and turns that are passed over
         self._passed = 0  # of these
-        self._order: list[int] = []  # heaps of ready positions, with some that are so no longer:
-        self._loose: list[int] = []  # of all, and of those without a key
+        # Ready positions, with some that are so no longer: ascending, a heap of those that came
+        # back, a heap of those without a key.
+        self._order: deque[int] = deque()
+        self._back: list[int] = []
+        self._loose: list[int] = []
         self._end = 0  # none that is ready is behind it
         self._loose_count = 0
         self._loose_next = False  # whose turn it is
@@ -301,7 +305,10 @@ class KeyedReady:
             self._end = last
         for position in range(first, last + 1):
             ready.add(position)
-            heappush(self._order, position)
+            if not self._order or position > self._order[-1]:
+                self._order.append(position)
+            else:
+                heappush(self._back, position)
             key = keys.get(position)
             if key is None:
                 self._loose_count += 1
@@ -320,8 +327,8 @@ class KeyedReady:
 
     def _clean(self) -> None:
         """Throw out what is ready no longer, when that is the most of what is kept."""
-        if len(self._order) > 2 * len(self._ready) + STALE_MIN:
-            self._order = self._cleaned(self._order)
+        if len(self._order) + len(self._back) > 2 * len(self._ready) + STALE_MIN:
+            self._order, self._back = deque(sorted(self._ready)), []
         if len(self._loose) > 2 * self._loose_count + STALE_MIN:
             self._loose = self._cleaned(self._loose)
         if self._passed > len(self._ring) // 2 + STALE_MIN:
@@ -348,12 +355,22 @@ class KeyedReady:
     @property
     def front(self) -> tuple[int, int]:
         """A range at the head, not always to its end. Only when not empty."""
-        position = self._lowest(self._order)
+        position = self._lowest_of_all()
         return position, position
+
+    def _lowest_of_all(self) -> int:
+        order, back, ready = self._order, self._back, self._ready
+        while order and order[0] not in ready:
+            order.popleft()
+        while back and back[0] not in ready:
+            heappop(back)
+        if not order or (back and back[0] < order[0]):
+            return back[0]
+        return order[0]
 
     def take(self, limit: int) -> tuple[int, int]:
         """Remove up to `limit` neighbours at the head. Only when not empty."""
-        first = self._lowest(self._order)
+        first = self._lowest_of_all()
         last = first - 1
         while last - first + 1 < limit and last + 1 in self._ready:
             last += 1
@@ -398,7 +415,7 @@ class KeyedReady:
         ready, found = self._ready, list[int]()
         if not ready or count <= 0:
             return found
-        start = max(start, self._lowest(self._order))
+        start = max(start, self._lowest_of_all())
         stop = min(self._end + 1, start + len(ready))
         for position in range(start, stop):
             if position in ready:
@@ -479,7 +496,8 @@ class KeyedReady:
         counted = {key.name: key.ready + key.away for key in self._by_name.values()}
         assert live == counted, "keys miscounted"
         assert len(ready[None]) == self._loose_count, "messages without a key miscounted"
-        assert self._ready <= set(self._order), "a ready message is not in order"
+        assert self._ready <= {*self._order, *self._back}, "a ready message is not in order"
+        assert list(self._order) == sorted(set(self._order)), "they are not in order"
         assert all(at <= self._end for at in self._ready), "a ready message is behind the end"
         assert ready[None] <= set(self._loose), "a message without a key has no turn"
         for key in self._by_name.values():
