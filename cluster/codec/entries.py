@@ -48,6 +48,7 @@ from cluster.machine.commands import (
     Transaction,
     TransactionPart,
 )
+from cluster.machine.marks import keys_of
 from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
@@ -519,6 +520,8 @@ def version_needed(command: Command) -> int:
     if type(command) is Enqueue:  # nearly all of them
         if command.atomic or command.origin is not None:
             return max(ATOMIC_SINCE, ORIGINS_SINCE)
+        if keys_of(command.attrs) is not None:
+            return GROUP_KEY_SINCE
         return 1 if command.large is None else LARGE_SINCE
     kind = type(command)
     layout = _GATED.get(kind)

@@ -183,6 +183,7 @@ SAMPLES_V5: dict[str, Any] = {
     ),
     "create_queue_slo": c.CreateQueue(1, "/", "q", c.QueueConfig(slo_oldest_age_ms=60_000)),
     "declare_queue_slo": c.DeclareQueue("/", "q", {"x-slo-oldest-age": 60_000}),
+    "enqueue_of_keys": c.Enqueue(1, "p", 7, [b"a", b"b", b"c"], b"m", {8: ["x", None, "y"]}),
     "create_queue_group_key": c.CreateQueue(1, "/", "q", c.QueueConfig(group_key="order")),
     "declare_queue_group_key": c.DeclareQueue("/", "q", {"x-group-key": "order"}),
     "policy_slo": c.PutEntry(
