@@ -28,7 +28,7 @@ def test_a_path_that_costs_a_quarter_more_is_told():
 
 def test_message_groups_have_a_limit_beside_the_record():
     assert too_high({"groups": Costs(1.3, 9.0), "varied": Costs(1_000, 9.0)}) == []
-    assert too_high({"groups": Costs(1.4, 1.0)}) == ["groups: instructions 1.4, at most 1.38"]
+    assert too_high({"groups": Costs(1.4, 1.0)}) == ["groups: instructions 1.4, at most 1.33"]
 
 
 def test_one_that_costs_a_quarter_less_is_told_too():
