@@ -8,9 +8,11 @@ to be delivered again, before anything new.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from cluster.machine.commands import RestoreConsumer
@@ -537,13 +539,13 @@ class _Request:
 
     def fitting(self, sizes: Sequence[int]) -> int:
         """How many of these in a row it gets, which is noted; fewer than all: no more fit."""
-        count = 0
-        for size in sizes:
-            if self.by_bytes and size > self.bytes:
-                self.note = TOO_LARGE
-                break
-            self.bytes -= size
-            count += 1
+        count, total = len(sizes), sum(sizes)
+        if self.by_bytes and total > self.bytes:
+            self.note = TOO_LARGE
+            running = list(accumulate(sizes))
+            count = bisect_right(running, self.bytes)
+            total = running[count - 1] if count else 0
+        self.bytes -= total
         self.count -= count
         return count
 

@@ -714,8 +714,7 @@ class NatsConnection(asyncio.Protocol):
 
     def deliver_burst(self, subscription: Subscription, to: bytes, burst: Burst) -> None:
         """See `Taker`."""
-        subject, replies, header_bytes, size, payloads = burst
-        if subscription.most or (header_bytes and not self._headers):
+        if subscription.most or (burst.header_bytes and not self._headers):
             self.deliver_to(subscription, to, burst.each())
             return
         sid = subscription.sid
@@ -724,16 +723,11 @@ class NatsConnection(asyncio.Protocol):
         ):
             return
         if not self._writable.everything:
-            for reply in replies:
+            for reply in burst.replies():
                 self._asked(reply, OF_DELIVERIES)
-        start = b"%b %b" % (subject, sid)
-        if header_bytes:
-            start, sizes = b"HMSG " + start, b"%d %d" % (header_bytes, size)
-        else:
-            start, sizes = b"MSG " + start, b"%d" % size
-        form = start.replace(b"%", b"%%") + b" %b " + sizes + b"\r\n%b\r\n"
-        self.write(b"".join([form % pair for pair in zip(replies, payloads, strict=True)]))
-        self._delivered(subscription, len(payloads), size * len(payloads))
+        self.write(burst.lines(sid))
+        count = len(burst.payloads)
+        self._delivered(subscription, count, burst.size * count)
 
     def deliver_alike(
         self, subscription: Subscription, subjects: Sequence[bytes], bodies: Sequence[bytes]

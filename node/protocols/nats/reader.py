@@ -78,21 +78,36 @@ class Requests(NamedTuple):
 
 class Burst(NamedTuple):
     """Messages that a client is sent, under one subject and with one size of headers and of all;
-    each has a reply subject of its own.
+    their reply subjects differ in numbers.
     """
 
     subject: bytes
-    replies: Sequence[bytes]
+    reply: bytes  # of each: a format for its numbers
+    numbers: Sequence[Sequence[int]]  # the first one of each message, the second one ...
     header_bytes: int
     size: int
     payloads: Sequence[bytes]  # each without the CRLF behind it
 
+    def replies(self) -> list[bytes]:
+        return [self.reply % numbers for numbers in zip(*self.numbers, strict=True)]
+
     def each(self) -> list[Publish]:
-        subject, replies, header_bytes, size, payloads = self
+        subject, _, _, header_bytes, size, payloads = self
         return [
             Publish(subject, reply, header_bytes, size, [payload + CRLF])
-            for reply, payload in zip(replies, payloads, strict=True)
+            for reply, payload in zip(self.replies(), payloads, strict=True)
         ]
+
+    def lines(self, sid: bytes) -> bytes:
+        """As a subscription is sent them, all by one format: most of what a delivery costs."""
+        subject, reply, numbers, header_bytes, size, payloads = self
+        start = (b"%b %b " % (subject, sid)).replace(b"%", b"%%")
+        if header_bytes:
+            form = b"HMSG %b%b %d %d\r\n%%b\r\n" % (start, reply, header_bytes, size)
+        else:
+            form = b"MSG %b%b %d\r\n%%b\r\n" % (start, reply, size)
+        each = zip(*numbers, payloads, strict=True)
+        return form * len(payloads) % tuple(chain.from_iterable(each))
 
 
 class Acks(NamedTuple):

@@ -354,10 +354,12 @@ class Api:
             log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
             self._fail(asked, BUG)
             return
+        if found is None:
+            return
         if inspect.iscoroutine(found):
             work = cast("Coroutine[Any, Any, Json | None]", found)
             self._tasks.start(self._answered(asked, work), name="js_api")
-        elif found is not None:
+        else:
             self._answer(asked, cast(Json, found))
 
     async def _answered(self, asked: Asked, work: Coroutine[Any, Any, Json | None]) -> None:

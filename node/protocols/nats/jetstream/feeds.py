@@ -8,7 +8,6 @@ leave in their order.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -22,14 +21,21 @@ from cluster.machine.commands import Command, DropConsumer, Fetch
 from cluster.machine.replies import Fetched, StreamChunk
 from cluster.machine.stream.consumers import TOO_LARGE, StreamConsumer
 from cluster.machine.stream.stream import Stream
-from cluster.types import LargeBody
 from node.protocols.nats.jetstream.acks import reply_subject
-from node.protocols.nats.jetstream.headers import status, with_fields
-from node.protocols.nats.jetstream.machine import Bodies, header_of, load, read, stream_of
+from node.protocols.nats.jetstream.bursts import bursts_of
+from node.protocols.nats.jetstream.headers import status
+from node.protocols.nats.jetstream.machine import (
+    Bodies,
+    has_large,
+    header_of,
+    load,
+    read,
+    stream_of,
+)
 from node.protocols.nats.jetstream.post import Inbox, Post
 from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
 from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
-from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S
+from node.protocols.nats.jetstream.times import NS_PER_S
 from node.protocols.nats.reader import Burst
 from node.tasks import Tasks
 
@@ -315,7 +321,7 @@ class Feed:
         for number, chunks, _ in reply.batches:
             for chunk in chunks:
                 bodies = read(self._group, chunk.bodies)
-                missing |= bodies is None or any(type(body) is LargeBody for body, _ in bodies)
+                missing |= bodies is None or has_large(bodies)
                 loaded.append((number, chunk, bodies))
         # A message that is larger than what is asked for at once has to come alone.
         self._alone = not loaded
@@ -413,49 +419,19 @@ class Feed:
         self, chunk: StreamChunk, bodies: Bodies, more: Sequence[tuple[str, object]]
     ) -> list[Burst]:
         stream = self.stream
-        if stream is None:
+        if stream is None or not bodies:
             return []
-        name_of = stream.retained.subjects.name_of
-        headers_only = self.config.get("headers_only")
-        form = b"%b%d.%%d.%%d.%d.%%d" % (
-            self._reply.replace(b"%", b"%%"),
-            chunk.delivery_count,
-            chunk.stored_ms * NS_PER_MS,
-        )
-        numbers = zip(
-            stream.retained.ids_of(chunk.first, len(bodies)),
-            itertools.count(chunk.first),
-            itertools.count(chunk.consumer_first),
-            itertools.count(chunk.pending, -1),
+        retained = stream.retained
+        return bursts_of(
+            chunk,
             bodies,
-            strict=False,
+            retained.ids_of(chunk.first, len(bodies)),
+            lambda subject_id: retained.subjects.name_of(subject_id) or self._no_subject,
+            self._reply,
+            lambda meta: header_of(meta, self.info),
+            headers_only=bool(self.config.get("headers_only")),
+            more=more,
         )
-        found: list[Burst] = []
-        replies: list[bytes] = []
-        payloads: list[bytes] = []
-        alike = known = (0, b"", 0)
-        header_meta, own_header = None, header_of(None, self.info)
-        for subject_id, sequence, own, pending, (body, meta) in numbers:
-            if not subject_id:
-                continue  # deleted since
-            if isinstance(body, LargeBody):
-                body = body.head
-            if meta is not header_meta:
-                header_meta, own_header = meta, header_of(meta, self.info)
-            header = own_header
-            if headers_only:
-                header, body = with_fields(header, [("Nats-Msg-Size", len(body))]), b""
-            if more:
-                header = with_fields(header, more)
-            alike = subject_id, header, len(body)
-            if alike != known:
-                known, replies, payloads = alike, [], []
-                subject = name_of(subject_id) or self._no_subject
-                size = len(header) + len(body)
-                found.append(Burst(subject, replies, len(header), size, payloads))
-            replies.append(form % (sequence, own, max(0, pending)))
-            payloads.append(header + body if header else body)
-        return found
 
     def _nothing_left(self) -> None:
         if self.pulls:

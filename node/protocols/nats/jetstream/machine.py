@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from cluster.groups.group_like import GroupLike
@@ -17,10 +18,15 @@ from node.messages.properties import CACHED_BYTES_MAX
 from node.protocols.nats.jetstream.headers import with_fields
 from node.protocols.nats.jetstream.times import span_of_ns
 
-__all__ = ["Bodies", "header_of", "load", "read", "stream_of"]
+__all__ = ["Bodies", "has_large", "header_of", "load", "read", "stream_of"]
 
 #: Bodies, each with its header block, or with AMQP's properties.
 Bodies = Sequence[tuple[Body, Any]]
+
+
+def has_large(bodies: Bodies) -> bool:
+    """Some are not here, only their beginning."""
+    return LargeBody in map(type, map(itemgetter(0), bodies))
 
 
 async def load(group: GroupLike, ref: BodyRef) -> Bodies:
@@ -28,7 +34,7 @@ async def load(group: GroupLike, ref: BodyRef) -> Bodies:
     found = read(group, ref)
     if found is None:
         found = await group.load_bodies(ref)
-    if any(type(body) is LargeBody for body, _ in found):
+    if has_large(found):
         return [(await _joined(group, body), meta) for body, meta in found]
     return found
 

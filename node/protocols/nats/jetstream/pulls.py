@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from node.protocols.nats.jetstream import fields, priorities
@@ -20,6 +21,8 @@ WAITING_MAX: Final = 512
 BATCH_MAX: Final = 1 << 20
 #: One that never expires is looked at so often: does anybody still want it?
 LOOK_S: Final = 30.0
+#: What a longer request says is not remembered.
+KNOWN_BYTES_MAX: Final = 512
 
 
 class Ask(NamedTuple):
@@ -35,6 +38,16 @@ class Ask(NamedTuple):
 
 def ask_of(body: bytes) -> Ask:
     """ApiError: nobody can read it; its text says why."""
+    return _known(body) if len(body) <= KNOWN_BYTES_MAX else _read(body)
+
+
+@lru_cache(1024)
+def _known(body: bytes) -> Ask:
+    """Clients ask the same again and again."""
+    return _read(body)
+
+
+def _read(body: bytes) -> Ask:
     body = body.strip()
     if not body:
         return Ask()

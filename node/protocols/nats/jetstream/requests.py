@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 PREFIX: Final = b"$JS.API."
@@ -60,6 +61,7 @@ def without_domain(subject: bytes, prefix: bytes) -> bytes:
     return rest if rest.startswith(STORES) else PREFIX + rest
 
 
+@lru_cache(1024)
 def call_of(subject: bytes) -> Call | None:
     """Of a subject that begins with the prefix. None: nothing is asked by it."""
     try:
