@@ -463,7 +463,7 @@ def test_a_folder_is_read_while_it_is_written_and_cleaned(built: Built):
 
     writer = threading.Thread(target=write)
     writer.start()
-    reads = found_whole = 0
+    found_whole = 0
     try:
         while not done.is_set() or not found_whole:
             message = messages[-1]
@@ -473,7 +473,6 @@ def test_a_folder_is_read_while_it_is_written_and_cleaned(built: Built):
             except NoHistory as none:  # it was settled, and two snapshots were taken since
                 gone.append(none.reason)
                 continue
-            reads += 1
             assert found["read"]["to"] >= before - 1  # a commit is noted a little later
             seen = words(found)
             first = ["published"] if found["read"]["whole"] else ["known"]
@@ -486,7 +485,6 @@ def test_a_folder_is_read_while_it_is_written_and_cleaned(built: Built):
     finally:
         writer.join()
     assert not failures
-    assert reads > 3
     assert all("by then it was gone" in reason for reason in gone)
 
 
