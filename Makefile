@@ -149,7 +149,7 @@ chaos-selftest: $(CHAOS_READY) ## Broken builds, each of which the suite must ca
 	@$(BIN)/python -m chaos selftest $(ARGS)
 
 .PHONY: postmortem-demo
-postmortem-demo: $(SPARK_READY) ## A bad minute on three nodes, and what their logs say of it: var/incident/report
+postmortem-demo: $(SPARK_READY) ## A leader killed, a follower that stands still, and what their logs say of it: var/incident/report
 	@$(BIN)/python -m chaos incident $(ARGS)
 
 .PHONY: failover
@@ -294,8 +294,8 @@ backup-restore: $(READY) ## Clusters backed up under load, destroyed, restored, 
 
 .PHONY: clean
 clean: ## Remove the environment, caches and local clusters
-	@for lock in $$(find -L .quorate var -type f "(" -name lock -o -name node.lock ")" 2>/dev/null); do \
-		flock --nonblock "$$lock" true || { echo "a cluster is running in $${lock%/lock}: stop it first; nothing was removed" >&2; exit 1; }; \
+	@for lock in $$(find -L .quorate var -type f "(" -name lock -o -name node.lock ")" 2>/dev/null | sort); do \
+		flock --nonblock "$$lock" true || { echo "a cluster is running in $${lock%/*}: stop it first; nothing was removed" >&2; exit 1; }; \
 	done
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist var .quorate .coverage bench-results.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

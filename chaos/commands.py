@@ -30,7 +30,10 @@ ELSEWHERE = {
         "chaos.scenes.members",
         "nodes come and go, and groups move, under load and faults",
     ),
-    "incident": ("chaos.incident", "a bad minute on three nodes, and its post-mortem by Spark"),
+    "incident": (
+        "chaos.incident",
+        "a leader is killed, a follower stands still, and the post-mortem of it",
+    ),
     "selftest": ("chaos.builds.selftest", "the suite against builds that are broken on purpose"),
 }
 #: Those that start no nodes, or break nothing for which this machine must allow it.

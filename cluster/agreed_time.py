@@ -46,7 +46,7 @@ def majority_time(clocks: Sequence[int], apart_max: int, nodes: int) -> int | No
 
 
 class AgreedTime:
-    """One a node, for all its groups. Times in ms of the wall clock, ns of the monotonic one."""
+    """One per node, for all its groups. Times in ms of the wall clock, ns of the monotonic one."""
 
     def __init__(
         self,

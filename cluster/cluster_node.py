@@ -1,8 +1,8 @@
 """One node's share of the cluster: its groups, its copy of the catalog, and the ways to reach every
 leader.
 
-The broker above asks by queue name and gets outcomes; it never sees Raft. The same class runs under
-the simulator.
+The broker above proposes commands to groups and gets outcomes; of Raft it sees who leads. The same
+class runs under the simulator.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from cluster.peers.forwarding import Forwarder
 from cluster.peers.node_notes import NodeNotes
 from cluster.peers.peers import Peers
 from cluster.raft.drive_loop import DriveLoop
+from cluster.raft.messages import singles
 from cluster.seams import Clock, Disk, Down, Links
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
 
@@ -99,6 +100,7 @@ class ClusterNode:
         #: Propose at the group's leader, here or over the link; `done` is called once, perhaps at
         #: once. What is proposed first at a leader is applied first.
         self.propose = self.forwarder.propose
+        self.ask = self.forwarder.ask  # the same, waiting for the outcome
         #: Proposals of this node that are made again until they are decided.
         self.retries = self.forwarder.new_retries()
         self.transient = TransientGroups(
@@ -337,7 +339,7 @@ class ClusterNode:
         )
         group.let_in = lambda node: self.readmission.is_empty(group_id, node)
         group.room_bytes = self.log.room_bytes
-        group.on_applied.append(self._on_applied)
+        group.on_effects.append(self._on_effects)
         group.on_role.append(self._on_group_role)
         self.groups[group_id] = self._copies[group_id] = group
         if self._registration.stale:
@@ -368,7 +370,7 @@ class ClusterNode:
         own = self.transient.start(self.catalog_machine)
         if own is not None:
             self._copies[own.id] = own
-            own.on_applied.append(self._on_applied)
+            own.on_effects.append(self._on_effects)
             self.liveness.on_leadership(own)
 
     def _may_have_dropped(self, info: GroupInfo) -> bool:
@@ -444,7 +446,7 @@ class ClusterNode:
         self._on_down(peer, Down.GONE)
         self.peers.forget(peer)
 
-    def _on_applied(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
+    def _on_effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
         if group.id == CATALOG_GROUP:
             self.transient.removed(effects)
             self._maintenance.wake()
@@ -478,13 +480,16 @@ class ClusterNode:
         if type(head) is int and head in self.groups:  # nearly all of them, and there are many
             self.drive_loop.receive(GroupId(head), peer, message)
             return
-        match message:
+        match message:  # -1: NODE_LEVEL, -2: BROKER_LEVEL
+            case [-1, "beats" | "beats_answered" as kind, joined]:
+                self.drive_loop.receive_joined(peer, kind, joined)
             case [-1, "leads", led, int(known), *rest]:
-                self.peers.learn_leads(peer, led)
+                news = self.peers.learn_leads(peer, led)
                 self._registration.on_known_incarnation(known)
                 # Versions that do not say it have nothing that must be forgotten.
-                self.continuity.on_peer(peer, continuous=rest[:1] != [False])
-                self._maintenance.wake()
+                news |= self.continuity.on_peer(peer, continuous=rest[:1] != [False])
+                if news or self._maintenance.moves:
+                    self._maintenance.wake()
             case [-1, "leaving" | "staying" | "waiting" as word]:
                 self.peers.leaving(peer, leaves=word == "leaving", waits=word == "waiting")
             case [-1, "clock?", int(asked_ns)]:
@@ -514,6 +519,9 @@ class ClusterNode:
         match message:
             case [-1, "leads", _, int(known), *_]:
                 self._registration.on_known_incarnation(known)
+            case [-1, "beats" | "beats_answered" as kind, joined]:
+                for single in singles(kind, joined):
+                    self._on_message_of_unknown_peer(unknown, single)
             case [-1, *_]:
                 self.forwarder.refuse(unknown, message)
             case _ if self.unknown_peers.takes(unknown, message):
@@ -541,8 +549,8 @@ class ClusterNode:
         for group in self.groups.values():
             group.peer_up(peer)
         self.liveness.broadcast(NodeUp(peer, incarnation))
-        self.liveness.announce([peer])
         self.ask_clocks([peer])
+        self.liveness.announce([peer])
         for listener in self.on_link_up:
             listener(peer)
         self.drive_loop.wake()
@@ -572,10 +580,11 @@ class ClusterNode:
         self.drive_loop.wake()
 
     def ask_clocks(self, peers: Sequence[NodeId]) -> None:
-        """The round trip is measured by the monotonic clock: the wall clocks are in question."""
+        """The round trip is measured by the monotonic clock: the wall clocks are in question.
+        The caller flushes at once: until then the round trip runs.
+        """
         for peer in peers:
             self.links.send(peer, [-1, "clock?", self._clock.monotonic_ns()])
-        self.links.flush()
 
     def send(self, peer: NodeId, message: list[Any]) -> bool:
         """A message to the broker layer of another node; it must start with BROKER_LEVEL."""
@@ -613,10 +622,6 @@ class ClusterNode:
             homes = ", ".join(sorted(info.homes))
             return f"group {name} has no copy left: {homes} had them, and were declared lost"
         return f"group {name} has no known leader now; try again"
-
-    async def ask(self, group_id: GroupId, command: Command) -> Outcome:
-        """Propose at the group's leader, here or over the link. One try: see the outcome."""
-        return await self.forwarder.ask(group_id, command)
 
     # --- queues -----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def first_term_of(era: int) -> int:
 @dataclass_transform(frozen_default=True)
 def value(kind: type[T]) -> type[T]:
     """A frozen dataclass with slots, for what is made with every command. That nobody changes it is
-    checked by the type checker alone: at run time a guard makes each field three times as dear.
+    checked by the type checker alone: at run time a guard makes each field three times as slow.
     """
     return dataclass(slots=True, unsafe_hash=True)(kind)
 

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, suppress
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.turns import next_turn
 from cluster.types import NodeId
 from node.access.auth import Auth
 from node.access.first_user import FirstUser
@@ -21,7 +22,7 @@ from node.broker.bodies import Bodies
 from node.broker.broker import Broker
 from node.broker.dead_letters import DeadLetters
 from node.broker.moving import Moving
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.settle_retry import SettleRetry
 from node.broker.splitting import Splitting
 from node.broker.stream_reads import StreamReads
@@ -54,7 +55,7 @@ CARE_PERIOD_S = 1.0
 
 
 class Parts:
-    """One a node. Put together before the cluster node starts; `start` when that has."""
+    """One per node. Put together before the cluster node starts; `start` when that has."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Parts:
         self.traffic.on_dead_letters.append(dead_letters.ready)
 
         # The way of messages into queues.
-        self.publisher = Publisher(cluster, tasks, counts, self.bodies)
+        self.publisher = QueuePublisher(cluster, tasks, counts, self.bodies)
         self.transactions = TransactionCoordinator(cluster, tasks)
         self.moving = Moving(self.broker, self.transactions, self.peer_rpc)
         self.splitting = Splitting(self.broker)
@@ -227,7 +228,7 @@ class Parts:
                     log.warning("archive_failed", reason=problem)
                 cluster.notes.archive(problem)
             archive_problem = problem
-            await asyncio.sleep(CARE_PERIOD_S)
+            await next_turn(cluster.log.wal.clock, CARE_PERIOD_S)
 
     def _look_at_space(self) -> None:
         if self._stopped:

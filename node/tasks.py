@@ -12,6 +12,10 @@ from node.errors import BrokerError
 
 log = structlog.get_logger(__name__)
 
+#: A task that is told to end may take so long. Then it is told again: a client library may swallow
+#: a cancellation.
+END_S_MAX = 10.0
+
 
 class Tasks:
     """Started tasks, until they are done or all are cancelled."""
@@ -52,7 +56,9 @@ class Tasks:
             log.error("task_failed", task=task.get_name(), exc_info=error)
 
     async def stop(self) -> None:
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        """Cancels those that run now, and returns when they have ended."""
+        running = set(self._running)
+        while running:
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=END_S_MAX)

@@ -67,7 +67,10 @@ def switch_rules(silent: Iterable[Pair], reset: Iterable[Pair], loss: float = 0.
         rules += [f"iifname . oifname {among} drop"]
     if loss > 0:
         between = f'iifname != "{CLIENTS}" oifname != "{CLIENTS}"'
-        rules += [f"{between} numgen random mod 10000 < {round(loss * 10_000)} drop"]
+        of = round(loss * 10_000)
+        # All of them cannot be said as a part: nft takes no number beyond what it draws.
+        drawn = f" numgen random mod 10000 < {of}" if of < 10_000 else ""
+        rules += [f"{between}{drawn} drop"]
     return _table("bridge", "forward", rules)
 
 

@@ -6,20 +6,19 @@ process and needs no Java. How they differ is here; who needs it asks `is_local`
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 from pyspark.sql.utils import is_remote
+
+from chaos.postmortem.forks import Forks
 
 #: Of Spark's quantiles: the error is at most one part in so many of the rank.
 ACCURACY: Final = 1_000
@@ -32,6 +31,16 @@ Fold = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def is_local() -> bool:
     """Whether plans are carried out without Spark; known when the session has begun."""
     return is_remote()
+
+
+def warm_up() -> None:
+    """Begins to load what such tasks need, beside what this process does."""
+    _forks()
+
+
+@cache
+def _forks() -> Forks:
+    return Forks()
 
 
 def cores(spark: SparkSession) -> int:
@@ -49,12 +58,14 @@ def quantiles(column: str, *wanted: float) -> Column:
     return F.expr(f"percentile_disc(array({ranks})) within group (order by {column})")
 
 
-def in_order(frame: DataFrame, by: str, order: list[str], fold: Fold, schema: str) -> DataFrame:
+def in_order(
+    frame: DataFrame, by: str | Sequence[str], order: list[str], fold: Fold, schema: str
+) -> DataFrame:
     """What `fold` makes of the rows; those of one value of `by` are given to one call, in order."""
+    placed = frame.repartition(*([by] if isinstance(by, str) else by))
     if not is_local():
-        ordered = frame.repartition(by).sortWithinPartitions(*order)
-        return ordered.mapInArrow(fold, schema)
-    return frame.repartition(by).mapInArrow(partial(_sorted, fold, order), schema)
+        return placed.sortWithinPartitions(*order).mapInArrow(fold, schema)
+    return placed.mapInArrow(partial(_sorted, fold, order), schema)
 
 
 def in_slots(
@@ -67,8 +78,7 @@ def in_slots(
         placed = frame.repartitionById(count, F.col("slot")).sortWithinPartitions(order)
         return placed.select(*columns).mapInArrow(fold, schema)
     # Sail calls functions by threads of this process, one of which runs at a time.
-    apart = partial(_apart, cloudpickle.dumps(fold), order, columns)
-    return frame.coalesce(1).mapInArrow(apart, schema)
+    return frame.coalesce(1).mapInArrow(partial(_apart, fold, order, columns), schema)
 
 
 def _sorted(
@@ -86,7 +96,7 @@ def _ordered(rows: pa.Table, order: list[str]) -> pa.Table:
 
 
 def _apart(
-    fold: bytes, order: str, columns: list[str], batches: Iterator[pa.RecordBatch]
+    fold: Fold, order: str, columns: list[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     held = list(batches)
     if not held:
@@ -94,18 +104,14 @@ def _apart(
     rows = _ordered(pa.Table.from_batches(held), ["slot", order])
     slots = rows.column("slot").to_numpy()
     starts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        tasks = [
-            pool.submit(_work, fold, _as_bytes(rows.slice(start, end - start).select(columns)))
-            for start, end in pairwise(starts)
-        ]
-        for task in as_completed(tasks):
-            if made := task.result():
-                yield from pa.ipc.open_stream(made)
+    slices = [rows.slice(start, end - start).select(columns) for start, end in pairwise(starts)]
+    for made in _forks().each(partial(_folded, fold), [_as_bytes(each) for each in slices]):
+        if made:
+            yield from pa.ipc.open_stream(made)
 
 
-def _work(fold: bytes, rows: bytes) -> bytes:
-    made = list(cloudpickle.loads(fold)(pa.ipc.open_stream(rows)))
+def _folded(fold: Fold, rows: bytes) -> bytes:
+    made = list(fold(pa.ipc.open_stream(rows)))
     return _as_bytes(pa.Table.from_batches(made)) if made else b""
 
 

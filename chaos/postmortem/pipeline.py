@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial, reduce
@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.findings import cluster as of_cluster
@@ -86,18 +86,17 @@ QUEUES: Final[dict[str, Table]] = {
     "redelivery": traffic.redelivery,
     "sac": traffic.sac,
 }
-FINDINGS: Final[tuple[Finding, ...]] = (
+#: What logs alone say is judged while their entries are replayed.
+OF_LOGS: Final[tuple[Finding, ...]] = (
+    of_what_was_given.breaches,
     of_replication.divergence,
     of_replication.missing_entry,
-    of_what_was_given.breaches,
     of_what_was_given.member_not_given,
     of_what_was_given.foreign_segment,
     of_what_was_given.unread_file,
     of_replication.corrupt_segment,
     of_replication.archive_gap,
     of_replication.lagging_replica,
-    state_mismatch,
-    not_replayed,
     of_cluster.two_leaders,
     of_cluster.leader_lost,
     of_cluster.flapping_leader,
@@ -106,6 +105,10 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     of_cluster.slow_disk,
     of_cluster.clock_jump,
     of_cluster.clock_offset,
+)
+OF_EVENTS: Final[tuple[Finding, ...]] = (
+    state_mismatch,
+    not_replayed,
     of_queues.settled_again,
     of_queues.unflagged_duplicate,
     of_queues.sac_overlap,
@@ -116,6 +119,7 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     of_queues.dead_letter_loop,
     client_anomalies,
 )
+FINDINGS: Final = OF_LOGS + OF_EVENTS
 #: What can only be judged with a history of the clients.
 OF_CLIENTS: Final = ("lost_message", "client_anomaly")
 NO_HISTORY: Final = "no history or record of the clients was given"
@@ -198,8 +202,11 @@ def run(
         inputs = inputs.of_one_cluster()
         fit(spark, sum(segment.bytes for segment in inputs.segments))
     made = Tables(spark, tables or (out / "tables").absolute())
-    with steps.step(f"read {len(inputs.segments)} segments"):
-        ingest.ingest(made, inputs, asked.until_ns)
+    plan = ingest.planned(made, inputs, asked.until_ns)
+    count, new = len(inputs.segments), sum(map(len, plan.new.values()))
+    what = f"read {count} segments" if new == count else f"read {new} new of {count} segments"
+    with steps.step(what):
+        ingest.ingest(made, inputs, asked.until_ns, plan)
     with ThreadPoolExecutor(at_once) as pool:
         _make(made, inputs, asked, steps, pool)
     status, found = _told(made)
@@ -227,19 +234,30 @@ def _make(
         cut = asked.until_ns is not None
         plan = spans(made, inputs.snapshots, cut=cut)
         told = told_members(made, plan.bases)
+    begin("events", partial(events, plan=plan, build=asked.build))
+    # What does not wait for the replay comes first: a pool has few places to wait in.
     begin("members", partial(members, told=told))
     begin("corruption", partial(_corruption, plan=plan))
-    begin("events", partial(events, plan=plan, build=asked.build))
+    begin("breaches", partial(breaches, told=told, cut=cut))
+
+    def judge(rules: Iterable[Finding], tables: Tables) -> list[Future[list[Row]]]:
+        """Each is a query of its own, and finds little: together they would be a plan that takes
+        longer to make than to run.
+        """
+        return [pool.submit(lambda r=rule: r(tables, asked.limits).collect()) for rule in rules]
+
+    judged = judge(OF_LOGS, made)
     begin("replays", partial(replays, plan=plan))
     begin("states", partial(states, plan=plan))
-    begin("breaches", partial(breaches, told=told, cut=cut))
     seen = of_queue(made, asked.queue)
     for name, table in QUEUES.items():
         begin(name, table, seen)
     begin("client_findings", partial(_clients, asked=asked), seen)
-    made.finish()  # the rules come behind in the pool: what they wait for is not their time
+    judged += judge(OF_EVENTS, seen)
+    made.finish()  # what rules wait for is not their time
     with steps.step("findings"):
-        made.write("findings", _findings(seen, asked, pool))
+        rows = [row for rule in judged for row in rule.result()]
+        made.write("findings", _findings(seen, rows, asked.since_ns))
 
 
 def _corruption(tables: Tables, plan: Plan) -> DataFrame:
@@ -312,16 +330,9 @@ def called(queues: Iterable[tuple[str, str, Known]]) -> dict[str, Known]:
     return found
 
 
-def _findings(tables: Tables, asked: Asked, pool: ThreadPoolExecutor) -> DataFrame:
-    """They are few, and each rule is a query of its own: together they would be a plan that takes
-    longer to make than to run.
-    """
-    found = pool.map(lambda rule: rule(tables, asked.limits).collect(), FINDINGS)
-    rows = [row for rows in found for row in rows]
-    if asked.since_ns is not None:
-        rows = [
-            row for row in rows if (row.to_ns or row.from_ns or asked.since_ns) >= asked.since_ns
-        ]
+def _findings(tables: Tables, rows: list[Row], since_ns: int | None) -> DataFrame:
+    if since_ns is not None:
+        rows = [row for row in rows if (row.to_ns or row.from_ns or since_ns) >= since_ns]
     return tables.spark.createDataFrame(rows, schema_of("findings")).coalesce(1)
 
 

@@ -34,6 +34,11 @@ SETTINGS: Final = {
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.python.filterPushdown.enabled": "true",  # else `raftlog` is refused
 }
+#: Those that Sail has too; the Python side asks for the second one.
+SAIL_SETTINGS: Final = (
+    "spark.sql.session.timeZone",
+    "spark.python.sql.dataFrameDebugging.enabled",
+)
 #: One Java process does all, and nobody else is to reach it.
 LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -122,6 +127,9 @@ def start(
 
 
 def _start_sail() -> SparkSession:
+    from chaos.postmortem.engine import warm_up
+
+    warm_up()
     # Its server logs to standard error, every step.
     os.environ.setdefault("RUST_LOG", "error")
     from pysail.spark import SparkConnectServer
@@ -134,7 +142,8 @@ def _start_sail() -> SparkSession:
     assert server.listening_address is not None
     host, port = server.listening_address
     spark = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for name in SAIL_SETTINGS:
+        spark.conf.set(name, SETTINGS[name])
     spark.dataSource.register(RaftLog)
     vars(spark)["sail"] = server  # which ends with the session
     return spark

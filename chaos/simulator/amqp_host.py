@@ -87,7 +87,7 @@ class AmqpHost:
             return
         if piece is not None and self._link.open:
             self._handed.wrote(self._written_bytes, self._written_bytes + len(data), piece)
-            self._handed.took(self._written_bytes + len(data))
+            self._handed.given(self._written_bytes + len(data))
         self._written_bytes += len(data)
         if not self._written:
             asyncio.get_running_loop().call_soon(self._flush)

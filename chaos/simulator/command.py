@@ -57,6 +57,7 @@ FAULTS = (
     "groups moved",
     "nodes replaced",
     "nodes upgraded",
+    "starts with older links",
     "client resets",
     "consumer crashes",
 )
@@ -164,7 +165,7 @@ Outcome = TypeVar("Outcome")
 def _each(
     console: Console, work: Callable[[int], Outcome], seeds: Sequence[int], jobs: int
 ) -> Generator[Outcome]:
-    """Results as they come, under a progress bar."""
+    """Results as they come, under a progress bar; without a terminal, a line for each tenth."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -179,8 +180,10 @@ def _each(
         task = progress.add_task("seeds", total=len(seeds))
         futures = [pool.submit(work, seed) for seed in seeds]
         try:
-            for future in concurrent.futures.as_completed(futures):
+            for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
                 progress.advance(task)
+                if not console.is_terminal and done * 10 % len(seeds) < 10:
+                    console.print(f"{done} of {len(seeds)} seeds have ended", markup=False)
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -188,14 +191,16 @@ def _each(
 
 def _swarm(console: Console, seeds: Sequence[int], jobs: int, *, until_failure: bool) -> int:
     results: list[Result] = []
-    with contextlib.closing(_each(console, _run_seed, seeds, jobs)) as running:
-        for result in running:
-            results.append(result)
-            if result.status is not Status.OK:
-                _explain(console, result, whole=False)
-                if until_failure:
-                    break
-    _table(console, results)
+    try:
+        with contextlib.closing(_each(console, _run_seed, seeds, jobs)) as running:
+            for result in running:
+                results.append(result)
+                if result.status is not Status.OK:
+                    _explain(console, result, whole=False)
+                    if until_failure:
+                        break
+    finally:
+        _table(console, results)
     failed = Counter(result.status for result in results if result.status is not Status.OK)
     if not failed:
         console.print(f"[bold green]no violation in {len(results)} seeds[/]")

@@ -27,6 +27,7 @@ from typing import Any
 import cbor2
 
 from chaos.simulator.loop import NS, Process, ProcessState, World
+from cluster.raft.link_auth import LINK_VERSIONS
 from cluster.seams import GONE_AFTER_S, Down, OnDown, OnMessage, OnUp
 from cluster.types import NodeId
 
@@ -86,9 +87,14 @@ class SimNetwork:
     # --- ends
 
     def open(
-        self, node: NodeId, process: Process, peers: list[NodeId], incarnation: int
+        self,
+        node: NodeId,
+        process: Process,
+        peers: list[NodeId],
+        incarnation: int,
+        newest_version: int = LINK_VERSIONS[1],
     ) -> SimLinks:
-        return SimLinks(self, node, process, peers, incarnation)
+        return SimLinks(self, node, process, peers, incarnation, newest_version)
 
     def register(self, end: SimLinks) -> None:
         self._ends[end.node] = end
@@ -336,10 +342,12 @@ class SimLinks:
         process: Process,
         peers: list[NodeId],
         incarnation: int,
+        newest_version: int,
     ) -> None:
         self.node = node
         self.process = process
         self.incarnation = incarnation
+        self.newest_version = newest_version
         self.listening = False
         self.dialing: set[NodeId] = set()  # an attempt is already planned
         self.refused_since_ns: dict[NodeId, int] = {}
@@ -414,6 +422,10 @@ class SimLinks:
     def buffered(self, peer: NodeId) -> int:
         way = self._up.get(peer)
         return 0 if way is None else way.buffered
+
+    def version(self, peer: NodeId) -> int:
+        way = self._up.get(peer)
+        return 0 if way is None else min(self.newest_version, way.target.newest_version)
 
     # --- what the kernel tells this process
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from chaos.simulator.publishers import Publisher
 from chaos.simulator.sim_cluster import SimCluster
 from chaos.simulator.trace import Trace
 from chaos.simulator.transaction_clients import TransactionClients
-from cluster.codec.entries import decode_entry, messages_of
+from cluster.codec.entries import body_count, decode_entry, messages_of
 from cluster.history.event_rows import Event
 from cluster.history.group_replay import GroupReplay, stamped
 from cluster.log import Log, LogIdentity
@@ -58,6 +59,10 @@ PUBLISH_S = 3.0
 AGAIN_S = 0.1
 
 
+#: Messages by the name of their queue; by None those of transactions.
+Held = dict[str | None, set[str]]
+
+
 @dataclass
 class Disaster:
     """What was there at that moment."""
@@ -67,16 +72,23 @@ class Disaster:
     lost: Sequence[NodeId]
     incarnations: dict[NodeId, int]
     #: For each group: (term, index) of the last entry that a survivor has, and its messages.
-    held: dict[GroupId, tuple[tuple[int, int], set[str]]] = field(
-        default_factory=dict[GroupId, tuple[tuple[int, int], set[str]]]
+    held: dict[GroupId, tuple[tuple[int, int], Held]] = field(
+        default_factory=dict[GroupId, tuple[tuple[int, int], Held]]
     )
     catalogs: list[CatalogMachine] = field(default_factory=list[CatalogMachine])  # the survivors'
     copies: set[GroupId] = field(default_factory=set[GroupId])  # groups that some survivor has
 
     @property
     def messages(self) -> set[str]:
-        """What the copies hold that go on."""
-        return set[str]().union(*(messages for _, messages in self.held.values()))
+        """What the copies hold that go on, but for queues that only lost nodes had in the catalog:
+        those are not there.
+        """
+        held = [(queue, names) for _, each in self.held.values() for queue, names in each.items()]
+        return set[str]().union(*(names for queue, names in held if self.knows(queue)))
+
+    def knows(self, queue: str | None) -> bool:
+        """Whether a survivor has it in the catalog. None: no queue, but a transaction."""
+        return queue is None or any(each.queue("/", queue) is not None for each in self.catalogs)
 
     @property
     def gone(self) -> set[GroupId]:
@@ -222,9 +234,10 @@ class Recoveries:
                 new.world.run(new.world.now_s + SLICE_S)
                 if (found := wrong()) is not None:
                     return found
-                problem = (new.converged() or left(new)) if done else new.unled()
+                problem = (new.converged() or left(new, lacking)) if done else new.unled()
             return problem
 
+        machines, lacking = new.machines.values(), list[str]()
         problem = until(RESTORED_S_MAX, done=False)
         for node in disaster.lost:
             if problem is None:
@@ -242,8 +255,10 @@ class Recoveries:
                 problem = wrong()
         if problem is None:
             new.world.run(new.world.now_s + PUBLISH_S)
-            for consumer in consumers:  # its queue may have been declared by the lost nodes alone
-                if all(machine.lacks(consumer.queue) for machine in new.machines.values()):
+            # Some queues may have been declared by the lost nodes alone.
+            lacking = [queue for queue in queues if all(m.lacks(queue) for m in machines)]
+            for consumer in consumers:
+                if consumer.queue in lacking:
                     consumer.process.kill()
             scene.stopping = True
             problem = until(2 * RESTORED_S_MAX, done=True)
@@ -301,13 +316,13 @@ async def _give_up(machine: Machine, process: Process, disaster: Disaster) -> li
     return found
 
 
-def _messages(journal: Journal) -> set[str]:
+def _messages(journal: Journal) -> Held:
     """In the queues that this copy comes to, and in its transactions, of which other groups may
     still have to do their parts.
     """
     snapshot, group = journal.load_snapshot(), GroupId(journal.group)
     replay = GroupReplay(group) if snapshot is None else GroupReplay.after(group, snapshot)
-    found: set[str] = set()
+    found: Held = defaultdict(set)
     bodies: dict[int, list[str]] = {}
 
     def names(index: int) -> list[str]:
@@ -323,12 +338,17 @@ def _messages(journal: Journal) -> set[str]:
         assert command is not None
         assert term is not None
         replay.apply(index, term, command)
-        if any(isinstance(each, Transaction) for _, each in stamped(index, term, command)):
-            found.update(names(index))
+        replay.take_rows()  # of what has left meanwhile, too
+        for stamp, each in stamped(index, term, command):
+            if isinstance(each, Transaction):
+                start = stamp.body_offset
+                found[None].update(names(index)[start : start + body_count(each)])
     for event in starmap(Event, replay.known()):
         if event.entry is not None and event.first is not None and event.last is not None:
             start = event.entry_offset or 0
-            found.update(names(event.entry)[start : start + event.last - event.first + 1])
+            found[event.name].update(
+                names(event.entry)[start : start + event.last - event.first + 1]
+            )
     return found
 
 

@@ -27,7 +27,17 @@ from cluster.groups.group import Group, Role
 from cluster.log import LogOptions
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.raft.messages import APPENDED, INSTALL, VOTE, VOTED
+from cluster.raft.link_auth import LINK_VERSIONS
+from cluster.raft.messages import (
+    APPENDED,
+    BEATS,
+    BEATS_ANSWERED,
+    BEATS_SINCE,
+    INSTALL,
+    VOTE,
+    VOTED,
+    singles,
+)
 from cluster.types import GroupId, NodeId
 from node.node import WATCH_S
 from node.settings.sections import LimitSettings
@@ -50,6 +60,8 @@ class OlderQueues(QueueMachine):
 #: The machines of this release, and of the one before as far as versions tell them apart.
 RELEASE = (CatalogMachine, QueueMachine)
 OLDER_RELEASE = (OlderCatalog, OlderQueues)
+#: In so many runs links are of two versions.
+OLDER_LINKS_SHARE = 0.3
 
 
 class SimCluster(DiskFaults):
@@ -120,7 +132,9 @@ class SimCluster(DiskFaults):
         machine.platter.options.fails_next = False  # it was meant for the process before
         process = Process(self.world, node)
         peers = [other for other in plan.nodes if other != node]
-        links = self.network.open(node, process, peers, machine.incarnation)
+        links = self.network.open(
+            node, process, peers, machine.incarnation, self._link_version(machine)
+        )
         # The first process of a node may be of the release before: a restart is its upgrade.
         older = plan.mixed_releases and machine.incarnation == 1
         if plan.mixed_releases and machine.incarnation == 2:
@@ -151,6 +165,19 @@ class SimCluster(DiskFaults):
         process.spawn(self._boot(machine, cluster), "boot")
         self.trace.event(node, "+", f"starts, incarnation {machine.incarnation}")
         self.trace.count("starts")
+
+    def _link_version(self, machine: Machine) -> int:
+        """In some runs a start may be of a release before the joined heartbeats, also a later one:
+        whoever upgrades may go back.
+        """
+        seed = self.plan.seed
+        if random.Random(f"links/{seed}").random() >= OLDER_LINKS_SHARE:
+            return LINK_VERSIONS[1]
+        dice = random.Random(f"links/{seed}/{machine.name}/{machine.incarnation}")
+        version = dice.choice((BEATS_SINCE - 1, LINK_VERSIONS[1]))
+        if version < BEATS_SINCE:
+            self.trace.count("starts with older links")
+        return version
 
     async def _boot(self, machine: Machine, cluster: ClusterNode) -> None:
         assert machine.process is not None
@@ -353,6 +380,9 @@ class SimCluster(DiskFaults):
 
     def _sent(self, source: NodeId, target: NodeId, message: list[Any]) -> None:
         group, kind, *rest = message
+        if kind in (BEATS, BEATS_ANSWERED):
+            for single in singles(kind, rest[0]):
+                self._sent(source, target, single)
         if group < 0:
             return
         if kind == APPENDED:

@@ -18,9 +18,9 @@ from typing import Any
 
 from cluster.groups.group import Group
 from cluster.groups.proposals import guarded
-from cluster.peers.forwarding import NODE_LEVEL
 from cluster.peers.peer_rpc import Answers
 from cluster.peers.peers import Peers, PeerState
+from cluster.raft.messages import NODE_LEVEL
 from cluster.seams import Links
 from cluster.types import NodeId
 
@@ -41,8 +41,8 @@ class CatalogGroup(Group):
 
     moved: Callable[[int], None] | None = None
 
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
-        super().apply_entry(command, index, term)
+    def apply_entry(self, data: bytes, index: int, term: int) -> None:
+        super().apply_entry(data, index, term)
         self._notify(index)
 
     def restore(self, data: bytes, index: int) -> None:

@@ -40,10 +40,13 @@ class ClusterContinuity:
             except TimeoutError:
                 pass
 
-    def on_peer(self, peer: NodeId, *, continuous: bool) -> None:
+    def on_peer(self, peer: NodeId, *, continuous: bool) -> bool:
+        """Whether that is news."""
+        before = self.continuous, self._of_peers.get(peer)
         self._of_peers[peer] = continuous
         if continuous:
             self.establish()
+        return (self.continuous, continuous) != before
 
     def down(self, peer: NodeId) -> None:
         self._of_peers.pop(peer, None)

@@ -291,7 +291,7 @@ class QueueNames:
         """Ask the queue's group. None: it is transient, and its node is down."""
         if self._is_down(info):
             return None
-        outcome = await self._retries.ask(info.group, command, over=lambda: self._is_down(info))
+        outcome = await self._retries.ask(info.group, command, unwanted=lambda: self._is_down(info))
         return None if outcome.reply is None and self._is_down(info) else outcome
 
     def _is_down(self, info: QueueInfo) -> bool:

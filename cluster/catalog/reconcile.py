@@ -51,11 +51,6 @@ def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConf
     return CreateQueue(info.queue, info.vhost, info.name, config)
 
 
-def queue_commands(catalog: CatalogMachine, machine: QueueMachine, group: GroupId) -> list[Command]:
-    """Make, change and drop the queues of one group so that they are what the catalog says."""
-    return commands_for(catalog, machine, group, queues_to_compare(catalog, machine, group))
-
-
 def queues_to_compare(
     catalog: CatalogMachine, machine: QueueMachine, group: GroupId
 ) -> list[QueueId]:
@@ -67,7 +62,7 @@ def queues_to_compare(
 def commands_for(
     catalog: CatalogMachine, machine: QueueMachine, group: GroupId, queues: Iterable[QueueId]
 ) -> list[Command]:
-    """`queue_commands` of some of the queues."""
+    """Make, change and drop these queues of one group so that they are what the catalog says."""
     commands: list[Command] = []
     # A queue numbered above what this copy of the catalog has given out is newer than the copy.
     known = catalog.next_queue_id

@@ -25,14 +25,6 @@ def pack(value: Any) -> bytes:
         raise CodecError(f"cannot be written as CBOR: {error}") from error
 
 
-def pack_canonical(value: Any) -> bytes:
-    """Plain data to bytes; equal values give equal bytes whatever the order of their maps."""
-    try:
-        return cbor2.dumps(value, canonical=True)
-    except Exception as error:
-        raise CodecError(f"cannot be written as CBOR: {error}") from error
-
-
 def unpack(data: bytes | bytearray | memoryview) -> Any:
     """Bytes to plain data."""
     try:

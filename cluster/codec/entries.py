@@ -53,7 +53,7 @@ from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
 from cluster.machine.versions import ERAS_SINCE
-from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, Stamp, value
+from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, value
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -631,19 +631,6 @@ def unpack_reply(fields: Any) -> Reply:
     return layout.load(values)
 
 
-_STAMP = Layout(Stamp)
-
-
-def pack_stamp(stamp: Stamp) -> list[int]:
-    return _STAMP.dump(stamp)
-
-
-def unpack_stamp(fields: Any) -> Stamp:
-    if not isinstance(fields, list):
-        raise CodecError("a stamp is a list")
-    return _STAMP.load(cast("list[Any]", fields))
-
-
 # --- as bytes -------------------------------------------------------------------------------------
 
 
@@ -774,7 +761,7 @@ def body_count(command: AnyCommand) -> int:
 
 def messages_of(entry: Entry) -> list[tuple[Body, Any]]:
     """Body and meta of all messages of the entry in order, parts of large bodies among them:
-    `BodyRef.offset` indexes this list. A shared meta is repeated; a list always means one a body.
+    `BodyRef.offset` indexes this list. A shared meta is repeated; a list always means one per body.
     """
     found: list[tuple[Body, Any]] = []
     for command in entry.commands:

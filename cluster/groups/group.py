@@ -18,16 +18,14 @@ import structlog
 from cluster.agreed_time import AgreedTime, LogTime
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
+from cluster.groups.applying import KINDS_OF_RAFT, SKIPPED_BYTES_MAX, Applying
+from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_options import GroupOptions
 from cluster.groups.outcome import Done, Outcome, called_back, refused, too_new, unknown
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
-    KINDS_OF_RAFT,
-    SKIPPED_BYTES_MAX,
-    Applying,
     EntryBatch,
-    OnArrival,
     Proposals,
     brings_bytes,
     guarded,
@@ -42,11 +40,11 @@ from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import Configuration, split
-from cluster.raft.drive_loop import Ready
-from cluster.raft.journal import RaftJournal
+from cluster.raft.drive_loop import AfterSync
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.raft.member import Member, Role
 from cluster.raft.pysyncobj_core import REGULAR
-from cluster.raft.snapshots import Incoming
+from cluster.raft.snapshot_transfer import Incoming
 from cluster.seams import Clock, Links
 from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
 
@@ -62,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 #: Nothing waits longer for a tick than this, whatever was computed: clocks jump.
 TICK_S_MAX = 0.5
-#: How often it is looked whether what holds something up is over.
+#: How often a group checks whether what holds something up is over.
 WAIT_S = 0.050
 #: What one group may have under way of the room on the disk: others write there, too.
 ROOM_PARTS = 4
@@ -71,7 +69,7 @@ ROOMY_BYTES = 1 << 60
 #: A digest of the state is noted every so many entries, at the same indexes on every replica.
 DIGEST_ENTRIES = 1_000
 
-OnApplied = Callable[["Group", Stamp, Sequence[Effect]], None]
+OnEffects = Callable[["Group", Stamp, Sequence[Effect]], None]
 OnRole = Callable[["Group", Role, int], None]
 
 
@@ -110,19 +108,22 @@ class Group:
         self.machine = machine
         self.journal = journal
         self.options = options or GroupOptions()
-        #: Called with every applied command that has effects, on every member; only the leader
-        #: carries them out.
-        self.on_applied: list[OnApplied] = []
+        #: Called with every applied command that has effects, on every member but a leader that is
+        #: not ready: it asks `on_leader()`. Only the leader carries them out.
+        self.on_effects: list[OnEffects] = []
         #: Each is called once: when the next entry was applied, also by one who does not lead, when
         #: a snapshot took the place of many, or this copy is dropped.
         self.on_next: list[Callable[[], object]] = []
         #: LEADER is told once the machine is up to date, the others at once.
         self.on_role: list[OnRole] = []
-        #: Set by `DriveLoop`: asks for a step soon; runs a coroutine to its end; takes the seconds
-        #: of each entry from its first proposal here until it was applied.
+        #: Set by `DriveLoop`: asks for a step soon.
         self.wake: Callable[[], None] = lambda: None
+        #: Set by `DriveLoop`: runs a coroutine to its end.
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] | None = None
-        self.commits = deque[float](maxlen=1)
+        #: Set by `DriveLoop`, too: see `Host.beat`.
+        self.beat: Callable[[NodeId, list[Any]], bool] = lambda _peer, _beat: False
+        #: Set by `DriveLoop`: of each entry, from its first proposal here until it was applied.
+        self.commit_seconds = deque[float](maxlen=1)
         #: Set by the cluster node: the machine version that every member can run.
         self.version_of_members: Callable[[], int] = lambda: 1
         #: Set by the cluster node: see `Host.let_in`.
@@ -142,8 +143,8 @@ class Group:
         self.kept_until = 0.0  # until then the log keeps what a backup reads
         self._clock = clock
         self._notes = log
-        # From whom, and a message of Raft. Instead of one: [], the link is up; None, it is down
-        # (and whether it was closed, not silent).
+        # From whom; a message of Raft, or [] when the link came up, or None when it went down; and
+        # of the last, whether it was closed, not silent.
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
@@ -163,8 +164,8 @@ class Group:
         #: When the machine waits for a tick, as of an applied entry: it changes by nothing else.
         self._due_ms: int | None = None
         self._due_at = -1
-        #: By the monotonic clock, when it is to be looked whether it is so late; and for what time
-        #: of the log that was worked out. Clocks jump, so it is never far.
+        #: By the monotonic clock, when to check whether it is so late; and for what time of the log
+        #: that was worked out. Clocks jump, so it is never far.
         self._tick_at = math.inf
         self._planned_ms: int | None = None
         #: As the leader: the machine version under which the next entry will be applied.
@@ -393,12 +394,15 @@ class Group:
 
     # --- input, between steps
 
-    def receive(self, sender: NodeId, message: list[Any]) -> bool:
+    def receive(
+        self, sender: NodeId, message: list[Any], joined: list[list[Any]] | None = None
+    ) -> bool:
         """True: it waits for a step. A leader takes a plain acknowledgement at once, unless
         something waits that came before it: it commits with it what its own disk already has,
         applies that and calls back. It writes nothing to disk and sends nothing to other nodes
         that promises anything about it. A follower answers a heartbeat that brings nothing at once,
-        unless a step has yet to be synced.
+        unless a step has yet to be synced: alone, or by a row of BEATS_ANSWERED that it adds to
+        `joined`.
         """
         if self.failed is not None:
             return False
@@ -409,7 +413,7 @@ class Group:
         if not (able or self._inbox or self._installing or self._stepping) and (
             member.is_plain_heartbeat(sender, message)
         ):
-            member.acknowledge_heartbeat(sender, now)
+            member.acknowledge_heartbeat(sender, now, joined)
             self._applied_more(now)
             return self.due <= now
         if not able or self._inbox or not member.is_plain_answer(message):
@@ -431,7 +435,7 @@ class Group:
 
     # --- the step
 
-    def step(self, now: float) -> Ready:
+    def step(self, now: float) -> AfterSync:
         """All that waits: messages, timers, commit, apply, new entries, appends to followers."""
         self.due = math.inf  # until `after`
         self._stepping = True
@@ -445,7 +449,7 @@ class Group:
                 member.receive(peer, message)
                 if self._installing:
                     self._inbox = inbox[position + 1 :]  # for after the install
-                    return member.take_late()
+                    return member.take_after_sync()
             elif message is None:
                 member.link_down(peer, closed=closed)
             else:
@@ -473,7 +477,7 @@ class Group:
             self._expire(now)
         if proposals.answered:
             proposals.call_back(self.name)
-        return member.take_late() if member.late else ()
+        return member.take_after_sync() if member.after_sync else ()
 
     def after(self, now: float) -> None:
         """What the last step wrote is on disk, and what it returned has left. A leader whose own
@@ -616,19 +620,17 @@ class Group:
         self._proposals.refuse_all(self._not_now())
         self._report_role(role)
 
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+    def apply_entry(self, data: bytes, index: int, term: int) -> None:
         """See `Host.apply_entry`."""
         dones, since_ns = self._proposals.applied(index, term, self._overwritten)
-        # A new leader owes all of it again once it is up to date: its listeners ask on_leader().
-        handler_due = self.on_applied and (self.ready or not self.member.leads)
-        self._applying.apply(
-            command, (index, term), dones, self._report_effects if handler_due else None
-        )
+        # A new leader owes all of it again once it is ready: then its listeners ask on_leader().
+        told = self.on_effects and (self.ready or not self.member.leads)
+        self._applying.apply(data, index, term, dones, self._report_effects if told else None)
         self._snapshots.entries_left -= 1
-        self._snapshots.bytes_left -= len(command)
+        self._snapshots.bytes_left -= len(data)
         if since_ns:
             self.commit_s = (self._clock.monotonic_ns() - since_ns) / 1e9
-            self.commits.append(self.commit_s)
+            self.commit_seconds.append(self.commit_s)
         if self.on_next:
             self.call_next()
         if index % DIGEST_ENTRIES == 0:
@@ -671,18 +673,18 @@ class Group:
             )
 
     def _report_effects(self, stamp: Stamp, effects: Sequence[Effect]) -> None:
-        for listener in self.on_applied:
+        for listener in self.on_effects:
             try:
                 listener(self, stamp, effects)
             except Exception as error:  # noqa: BLE001 -- a listener's bug is its own
                 report_bug(self.name, listener, error)
 
-    def beyond(self, command: bytes) -> NeedsNewer | None:
+    def beyond(self, data: bytes) -> NeedsNewer | None:
         """Why an entry must not be taken here: a later release wrote it."""
         newest = self.machine.newest
-        kind = command[:1]
+        kind = data[:1]
         if kind == REGULAR:
-            version = written_under(command, 1)
+            version = written_under(data, 1)
             return NeedsNewer("an entry", version, newest) if version > newest else None
         return None if kind in KINDS_OF_RAFT else NeedsNewer("an entry", None, newest)
 
@@ -700,7 +702,7 @@ class Group:
         """Bring the entry `first`, and what is near of those up to `last`, into memory, off the
         event loop. `done` is called once, while the entry is there.
         """
-        self._applying.fetch(first, last, lambda arrived: guarded(self.name, done, arrived))
+        self._applying.cold.fetch(first, last, lambda arrived: guarded(self.name, done, arrived))
 
     async def load_bodies(self, ref: BodyRef) -> list[tuple[Body, Any]]:
         """Body and meta of each message, wherever they are; empty when they are gone."""

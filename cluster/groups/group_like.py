@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cluster.codec.entries import AnyCommand
+from cluster.groups.cold_reads import OnArrival
 from cluster.groups.outcome import Done, Outcome
-from cluster.groups.proposals import OnArrival
 from cluster.machine.commands import Command
 from cluster.machine.interface import Machine
 from cluster.raft.member import Role

@@ -15,17 +15,16 @@ import structlog
 
 from cluster.agreed_time import DOUBT_S, AgreedTime, LogTime
 from cluster.codec.entries import AnyCommand, Entry, encode_command
+from cluster.groups.applying import SKIPPED_BYTES_MAX, skipped_reason
+from cluster.groups.cold_reads import OnArrival
+from cluster.groups.entry_cache import CachedEntry
 from cluster.groups.outcome import Done, Outcome, called_back, refused, unknown
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
-    SKIPPED_BYTES_MAX,
-    CachedEntry,
-    OnArrival,
     Proposals,
     brings_bytes,
     guarded,
-    skipped_reason,
     too_large,
     weigh,
 )
@@ -57,7 +56,7 @@ CHECKPOINT_BYTES = 16 << 20
 #: There is nobody to vote.
 TERM = 1
 
-OnApplied = Callable[["LocalGroup", Stamp, Sequence[Effect]], None]
+OnEffects = Callable[["LocalGroup", Stamp, Sequence[Effect]], None]
 
 
 class _Kept(NamedTuple):
@@ -93,7 +92,7 @@ class LocalGroup:
         self.skipped = 0  # commands at which the machine raised
         self.kept_bytes = 0
         #: Called with every applied command that has effects.
-        self.on_applied: list[OnApplied] = []
+        self.on_effects: list[OnEffects] = []
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._time = LogTime(clock, agreed_time)
@@ -230,7 +229,7 @@ class LocalGroup:
                 self._keep(index, now_ms, command, weight)
             self._answer(done, Outcome("ok", reply, stamp))
         if effects:
-            for listener in self.on_applied:
+            for listener in self.on_effects:
                 guarded(self.name, listener, self, stamp, effects)
 
     # --- commands at which the machine raises

@@ -12,7 +12,7 @@ import structlog
 
 from cluster.log import SnapshotRefused
 from cluster.machine.interface import Machine
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 
 #: A snapshot is taken after this many entries or bytes of entries.
 SNAPSHOT_ENTRIES = 20_000
@@ -47,7 +47,7 @@ class SnapshotLimits(Protocol):
 
 
 class Snapshots:
-    """What may yet be applied until the next one is due; saving runs beside the drive loop.
+    """Decides when a group takes a snapshot, and takes it, beside the drive loop.
 
     Whoever applies an entry takes it off `entries_left` and `bytes_left`. One is due once either
     is gone, unless one is being saved.

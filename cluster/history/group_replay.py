@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cluster.codec.entries import AnyCommand, body_count, decode_entry, written_under
+from cluster.codec.entries import AnyCommand, body_offsets, decode_entry, written_under
 from cluster.codec.errors import CodecError
 from cluster.history.event_rows import Event, Row, RowRecorder
 from cluster.log.snapshots import Snapshot
@@ -57,12 +57,9 @@ def stamped(index: int, term: int, command: bytes) -> list[tuple[Stamp, AnyComma
     commands, now_ms = entry.commands, entry.now_ms
     if len(commands) == 1:
         return [(Stamp(index, term, now_ms), commands[0])]
-    found: list[tuple[Stamp, AnyCommand]] = []
-    offset = 0
-    for ordinal, each in enumerate(commands):
-        found.append((Stamp(index, term, now_ms, ordinal, offset), each))
-        offset += body_count(each)
-    return found
+    offsets = enumerate(body_offsets(commands))
+    stamps = [Stamp(index, term, now_ms, ordinal, offset) for ordinal, offset in offsets]
+    return list(zip(stamps, commands, strict=True))
 
 
 class GroupReplay:

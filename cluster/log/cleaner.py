@@ -234,7 +234,7 @@ class Cleaner:
         self.archive_error = None
 
     async def _copy_snapshot(self, group: int, index: int, folder: str) -> None:
-        """So that who reads the archive need not begin at the beginning."""
+        """So that readers of the archive need not begin at the beginning."""
         path = self._store.path(group, index)
         if not self._wal.disk.exists(path):
             return  # set aside as damaged

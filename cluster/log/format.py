@@ -48,13 +48,13 @@ HASH_BYTES: Final = 16
 #: The hash before the first entry; as the hash of a live entry it means "not known".
 NO_HASH: Final = bytes(HASH_BYTES)
 
-#: Of a longer command the chain has length and checksum in the place of the bytes: hashing them
+#: Of a longer entry the chain has length and checksum in the place of the bytes: hashing them
 #: was a fifth of what a body of 64 KiB cost a node. So in entries of this machine version on.
 CHAINED_WHOLE_BYTES_MAX: Final = 4096
 CHAINS_SUMS_SINCE: Final = 3
 
-#: The first byte of a command: an entry of ours; a no-op, which also stands at a base, whose own
-#: command may be gone; and one that says who the members are.
+#: The first byte of an entry's data: commands; a no-op, which also stands at a base, whose own
+#: entry may be gone; and one that says who the members are.
 REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
 MEMBERSHIP: Final = b"\x02"
@@ -123,7 +123,7 @@ KIND_NAMES: Final = {
     KIND_SKIPPED: "skipped",
     KIND_DIVERGED: "diverged",
 }
-#: Kinds whose payload is a chain hash followed by a command.
+#: Kinds whose payload is a chain hash followed by an entry's data.
 BODY_KINDS: Final = frozenset({KIND_ENTRY, KIND_LIVE, KIND_INSTALLED})
 
 #: Of a snapshot mark: everything above it is void; no older snapshot may stand in for it.
@@ -186,14 +186,14 @@ def checksum(data: bytes, seed: int = 0) -> int:
     return extend(seed, data)
 
 
-def chain(previous: bytes, term: int, command: bytes) -> bytes:
+def chain(previous: bytes, term: int, data: bytes) -> bytes:
     """Hash of an entry and of all before it: equal hashes, equal logs."""
     state = blake2b(previous + _PACK_TERM(term), digest_size=HASH_BYTES)
-    large = len(command) > CHAINED_WHOLE_BYTES_MAX
-    if large and command[:1] == REGULAR and written_under(command, 1) >= CHAINS_SUMS_SINCE:
-        state.update(_PACK_SUM(len(command), extend(0, bytes(command))))
+    large = len(data) > CHAINED_WHOLE_BYTES_MAX
+    if large and data[:1] == REGULAR and written_under(data, 1) >= CHAINS_SUMS_SINCE:
+        state.update(_PACK_SUM(len(data), extend(0, bytes(data))))
     else:
-        state.update(command)
+        state.update(data)
     return state.digest()
 
 

@@ -108,24 +108,24 @@ class Sparse(Columns):
         del self.indexes[start:stop]
 
 
-#: What a command in memory costs besides its bytes.
-_COMMAND_OVERHEAD: Final = 150
+#: What an entry in memory costs besides its bytes.
+_ENTRY_OVERHEAD: Final = 150
 
 
 class HotTail:
-    """The newest commands of all groups, kept in memory up to a number of bytes."""
+    """The newest entries of all groups, kept in memory up to a number of bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
         self._queue = deque[tuple[dict[int, bytes], int, bytes]]()
 
-    def keep(self, commands: dict[int, bytes], index: int, command: bytes) -> None:
-        commands[index] = command
-        self._queue.append((commands, index, command))
-        self.bytes += len(command) + _COMMAND_OVERHEAD
+    def keep(self, entries: dict[int, bytes], index: int, data: bytes) -> None:
+        entries[index] = data
+        self._queue.append((entries, index, data))
+        self.bytes += len(data) + _ENTRY_OVERHEAD
         while self.bytes > self.bytes_max and len(self._queue) > 1:
-            commands, index, command = self._queue.popleft()
-            if commands.get(index) is command:
-                del commands[index]
-            self.bytes -= len(command) + _COMMAND_OVERHEAD
+            entries, index, data = self._queue.popleft()
+            if entries.get(index) is data:
+                del entries[index]
+            self.bytes -= len(data) + _ENTRY_OVERHEAD

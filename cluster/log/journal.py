@@ -28,7 +28,7 @@ class Install(NamedTuple):
     staged: dict[int, tuple[Place, int]]
 
 
-LogEntry = tuple[bytes, int, int]  # command, index, term
+LogEntry = tuple[bytes, int, int]  # data, index, term
 
 
 class Journal:
@@ -68,7 +68,7 @@ class Journal:
         self._wal = wal
         self._store = store
         self._hot = hot
-        self._commands: dict[int, bytes] = {}
+        self._hot_data: dict[int, bytes] = {}
         self._saving = False
 
     def adopt(
@@ -92,36 +92,32 @@ class Journal:
         self.diverged = replay.diverged
         self.commit_index = min(max(replay.commit, self.base_index), self.last_index)
         for index in sorted(replay.memberships):
-            command = self.read(index) if index > self.base_index else None
-            if command is not None and command[:1] == fmt.MEMBERSHIP:
-                self.memberships.append((index, command))
-
-    @property
-    def first_index(self) -> int:
-        return self.base_index + 1
+            data = self.read(index) if index > self.base_index else None
+            if data is not None and data[:1] == fmt.MEMBERSHIP:
+                self.memberships.append((index, data))
 
     # Entries
 
-    def add(self, command: bytes, idx: int, term: int) -> None:
+    def add(self, data: bytes, index: int, term: int) -> None:
         """Append an entry; it is buffered until the log writes."""
-        assert idx == self.last_index + 1, (
-            f"group {self.group}: entry {idx} after {self.last_index}"
+        assert index == self.last_index + 1, (
+            f"group {self.group}: entry {index} after {self.last_index}"
         )
         assert not self.removed
         wal = self._wal
-        if type(command) is not bytes:
-            command = bytes(command)
-        digest = fmt.chain(self.last_hash, term, command)
-        offset = wal.append(fmt.KIND_ENTRY, self.group, idx, term, digest, command)
-        length = fmt.HASH_BYTES + len(command)
+        if type(data) is not bytes:
+            data = bytes(data)
+        digest = fmt.chain(self.last_hash, term, data)
+        offset = wal.append(fmt.KIND_ENTRY, self.group, index, term, digest, data)
+        length = fmt.HASH_BYTES + len(data)
         active = wal.active
         active.live_bytes += fmt.RECORD_HEADER + length
         self.tail.append(active.number, offset, length, term)
-        self.last_index = idx
+        self.last_index = index
         self.last_term = term
         self.last_hash = digest
         wal.touched.add(self)
-        self._hot.keep(self._commands, idx, command)
+        self._hot.keep(self._hot_data, index, data)
 
     def truncate_from(self, index: int) -> None:
         """Drop the entries from `index` on: they conflict with the leader's."""
@@ -136,7 +132,7 @@ class Journal:
         self._release(tail, index - tail.first, len(tail))
         tail.delete(index - tail.first, len(tail))
         for gone in range(index, self.last_index + 1):
-            self._commands.pop(gone, None)
+            self._hot_data.pop(gone, None)
         self._set_last()
         self.written_index = min(self.written_index, self.last_index)
         self.syncing_index = min(self.syncing_index, self.last_index)
@@ -193,12 +189,12 @@ class Journal:
         return self._place(index) is not None
 
     def in_memory(self, index: int) -> bytes | None:
-        """The command at `index` if that takes no read."""
-        return self._commands.get(index) if self.holds(index) else None
+        """The data at `index` if that takes no read."""
+        return self._hot_data.get(index) if self.holds(index) else None
 
     def near(self, first: int, last: int) -> list[tuple[int, Place]]:
         """The entry `first`, which is there, and those behind it that the same read should bring:
-        what is wanted up to `last`, and some more for who reads on.
+        what is wanted up to `last`, and some more for readers that go on.
         """
         columns = self.tail if first >= self.tail.first else self.old
         slot = columns.slot(first)
@@ -230,12 +226,12 @@ class Journal:
         return [(index, payload[fmt.HASH_BYTES :]) for (index, _), payload in found]
 
     def read(self, index: int) -> bytes | None:
-        """The command at `index`, also below the base while it is live."""
+        """The data at `index`, also below the base while it is live."""
         place = self._place(index)
         if place is None:
             return None
-        command = self._commands.get(index)
-        return self._wal.read(place)[fmt.HASH_BYTES :] if command is None else command
+        data = self._hot_data.get(index)
+        return self._wal.read(place)[fmt.HASH_BYTES :] if data is None else data
 
     def entries(
         self, first: int, count: int | None = None, max_bytes: int | None = None
@@ -246,20 +242,20 @@ class Journal:
         result = list[LogEntry]()
         stop = self.last_index + 1 if count is None else min(first + count, self.last_index + 1)
         room = -1 if max_bytes is None else max_bytes
-        tail, hot = self.tail, self._commands
+        tail, hot = self.tail, self._hot_data
         for index in range(first, stop):
             if index == self.base_index:
                 result.append((fmt.NO_OP, index, self.base_term))
                 continue
             slot = index - tail.first
-            command = hot.get(index)
-            if command is None:
-                command = self._wal.read(tail.place(slot))[fmt.HASH_BYTES :]
-            if room >= 0 and result and len(command) > room:
+            data = hot.get(index)
+            if data is None:
+                data = self._wal.read(tail.place(slot))[fmt.HASH_BYTES :]
+            if room >= 0 and result and len(data) > room:
                 break
             if room >= 0:
-                room = max(0, room - len(command))
-            result.append((command, index, tail.terms[slot]))
+                room = max(0, room - len(data))
+            result.append((data, index, tail.terms[slot]))
         return result
 
     # Hard state
@@ -455,15 +451,15 @@ class Journal:
         self,
         index: int,
         term: int,
-        command: bytes,
+        data: bytes,
         hash: bytes = fmt.NO_HASH,  # noqa: A002
     ) -> None:
         """One entry that the snapshot needs; without its hash no reader can compare it."""
         assert self.install is not None, "no install was begun"
         assert len(hash) == fmt.HASH_BYTES
         wal = self._wal
-        offset = wal.append(fmt.KIND_INSTALLED, self.group, index, term, hash, bytes(command))
-        place = Place(wal.active.number, offset, len(hash) + len(command))
+        offset = wal.append(fmt.KIND_INSTALLED, self.group, index, term, hash, bytes(data))
+        place = Place(wal.active.number, offset, len(hash) + len(data))
         self._forget_staged(index)
         self.install.staged[index] = (place, term)
         wal.hold(place)
@@ -516,7 +512,7 @@ class Journal:
         # At once with the mark, so that no entry can come between; nothing is acknowledged before
         # it is synced.
         self._release_all()
-        self._commands.clear()
+        self._hot_data.clear()
         self.install = None
         snapshot = install.snapshot
         self.base_index, self.base_term, self.base_hash = (
@@ -546,7 +542,7 @@ class Journal:
         self._wal.append(fmt.KIND_GROUP_REMOVED, self.group, 0, 0, b"")
         self._wal.active.resets.add(self.group)
         self._release_all()
-        self._commands.clear()
+        self._hot_data.clear()
         self.removed = True
 
 

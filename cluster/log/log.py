@@ -29,7 +29,7 @@ class LogOptions:
     retain_bytes: int = 0  # dead segments are kept up to this much in all
     retain_hours: float = 0  # or for this long
     archive_dir: str | None = None  # sealed segments are copied there
-    hot_bytes: int = 32 << 20  # newest commands kept in memory, over all groups
+    hot_bytes: int = 32 << 20  # newest entries kept in memory, over all groups
     #: Below this much free space publishes are refused; None: what suits the volume.
     min_free_bytes: int | None = None
     #: Sealed segments of this size get a file by which a start knows them without reading them.

@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
     @property
     def command(self) -> bytes | None:
-        """The command of an entry, as given to the journal."""
+        """The data of an entry, as given to the journal."""
         return self.payload[fmt.HASH_BYTES :] if self.kind in BODIES else None
 
 

@@ -40,7 +40,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """How far the reading has come, for who waits."""
+    """How far the reading has come, for those that wait."""
 
     segments: int = 0
     read: int = 0

@@ -120,7 +120,7 @@ class Wal:
             try:
                 offset = active.file.append(self._buffers)
             except OSError as error:
-                raise self._fail("write", active.path, error) from error
+                raise self.fail("write", active.path, error) from error
             assert offset == active.size, "someone else wrote to the segment"
             self.written_bytes += self.next_offset - offset
             active.size = self.next_offset
@@ -195,7 +195,7 @@ class Wal:
         try:
             await active.file.sync()
         except OSError as error:
-            raise self._fail("sync", active.path, error) from error
+            raise self.fail("sync", active.path, error) from error
         except asyncio.CancelledError:
             self._written |= syncing
             self._urgent = True
@@ -231,7 +231,7 @@ class Wal:
             await self._fresh.file.sync()
             await self.disk.sync_dir(self.directory)
         except OSError as error:
-            raise self._fail("creation", self.directory, error) from error
+            raise self.fail("creation", self.directory, error) from error
         return self._fresh
 
     def keep_heads(self, segment: Segment) -> None:
@@ -252,9 +252,6 @@ class Wal:
 
     def fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
         """Remember that the disk cannot be trusted any more: everything is refused from here on."""
-        return self._fail(what, path, error)
-
-    def _fail(self, what: str, path: str, error: OSError) -> FatalDiskError:
         self.failure = f"{what} of {path} failed: {error}"
         return FatalDiskError(self.failure)
 
@@ -264,7 +261,7 @@ class Wal:
         try:
             record = segment.file.read(place.offset, fmt.RECORD_HEADER + place.length)
         except OSError as error:
-            raise self._fail("read", segment.path, error) from error
+            raise self.fail("read", segment.path, error) from error
         return _payload(segment, place, record, 0)
 
     async def fetch(self, places: Sequence[Place]) -> list[bytes]:
@@ -277,7 +274,7 @@ class Wal:
         try:
             data = await segment.file.fetch(start, size)
         except OSError as error:
-            raise self._fail("read", segment.path, error) from error
+            raise self.fail("read", segment.path, error) from error
         return [_payload(segment, place, data, place.offset - start) for place in places]
 
     def _written_up_to(self, place: Place) -> Segment:
@@ -308,7 +305,7 @@ class Wal:
             self.segments[number].live_bytes += sign * (total + fmt.RECORD_HEADER * count)
 
     def close(self) -> None:
-        """Close the files; everything is refused from here on. Twice is once."""
+        """Close the files; everything is refused from here on. Idempotent."""
         self.failure = self.failure or "the log is closed"
         if not self._closed:
             self._closed = True

@@ -14,7 +14,7 @@ it in this list:
 | `Checkout`       | `checkout`    | `Consumers` and what they hold, fencing tokens |
 | `QueueLifetime`  | `lifetime`    | when the queue was last used, or reported as expired |
 | `Surgery`        | `surgery`     | nothing: it takes out or delays single messages that wait |
-| `Subscriptions`  | `subscribing` | nothing: it registers consumers with the two above |
+| `Subscriptions`  | `subscribing` | nothing: it registers consumers; `Checkout`, `QueueLifetime` |
 | `QueueLimits`    | `limits`      | room that transactions have reserved |
 | `QueueAdmission` | `admission`   | `Publishers`, `DedupIds`, `Uploads` of large bodies |
 | `Queue`          | `queue`       | all of these; their snapshot, their order in `advance` |
@@ -33,7 +33,7 @@ A command walks through them in this order (`QueueMachine.apply`):
 4. Each queue that was touched or is due advances, the lowest id first: the active consumer is
    elected, delays end, expired messages leave, `Checkout` hands out, expired ones leave again,
    messages over the limit are dropped, deadlines are met, and the next one is written down. Dead
-   dead letters touch their target, which then advances in the same command.
+   letters touch their target, which then advances in the same command.
 5. The reply and the effects, in the order in which they arose, are the answer.
 
 A stream is another queue type (`stream`): a class with the methods of `kinds.QueueKind`, which is

@@ -50,15 +50,15 @@ PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
 EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
 EPHEMERAL_PREFIX = "~"
 CARRIER_PREFIX = "dlx:"
-PUBLISHERS_MAX = 100_000  # a queue; over it the one idle longest is forgotten
+PUBLISHERS_MAX = 100_000  # per queue; over it the one idle longest is forgotten
 REFUSED_RANGES_MAX = 1_024  # a publisher
-DEDUP_IDS_MAX = 1_000_000  # a queue
+DEDUP_IDS_MAX = 1_000_000  # per queue
 #: Ids that begin so are kept by every queue, also by one that keeps no duplicates out: who moves
 #: messages between brokers gives them, and may have to send the last ones again.
 ONCE_PREFIX = "once:"
 ONCE_SINCE = 5
 ONCE_WINDOW_MS = 24 * 3_600_000
-ONCE_IDS_MAX = 20_000  # a queue
+ONCE_IDS_MAX = 20_000  # per queue
 
 
 def is_carrier(name: str) -> bool:

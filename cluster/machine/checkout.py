@@ -314,8 +314,8 @@ class Checkout:
             self._expect_by(consumer, due_ms)
         return Ok(count)
 
-    def handed(self, command: Handed) -> Reply:
-        """The network took these: there is room for more. Of other deliveries nothing is said."""
+    def dispatched(self, command: Handed) -> Reply:
+        """These left the dispatcher, so there is room. Of other deliveries nothing is said."""
         consumer = self.consumers.by_key.get(command.consumer)
         if consumer is None:
             return self.no_consumer(command.consumer)

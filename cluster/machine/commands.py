@@ -229,9 +229,9 @@ class Enqueue:
     publisher: str | None  # None: no de-duplication
     seqno: int  # of the first body; 0 when publisher is None
     bodies: Sequence[bytes]
-    meta: Any = None  # opaque: one value for all bodies, or a list with one a body
-    # None | map for all bodies | list of (map or None) with one a body; keys ATTR_*
-    # | map with ATTR_GROUP_KEY alone, of a list of (text or None) with one a body
+    meta: Any = None  # opaque: one value for all bodies, or a list with one per body
+    # None | map for all bodies | list of (map or None) with one per body; keys ATTR_*
+    # | map with ATTR_GROUP_KEY alone, of a list of (text or None) with one per body
     attrs: Any = None
     # None | map from the place of a body in the batch to [upload, parts]: `bodies` has only how it
     # begins, the rest was kept as these parts, [entry, offset, size] each
@@ -404,8 +404,9 @@ class DeadLettersMoved:
 
 @value
 class Handed:
-    """The network took these of a consumer without a credit limit: as many
-    more may be assigned to it. Told for many at once.
+    """The dispatcher has queued these, of a consumer without a credit limit, to a connection that
+    had room: as many more may be assigned. Told for many at once. What the network has is another
+    question: `HandedTo`. A refusal says the name of this class, so it must not change.
     """
 
     queue: QueueId

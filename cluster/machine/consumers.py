@@ -1,6 +1,6 @@
 """Who takes messages from a queue, in which order, and who is the single active one.
 
-Consumers that can take a message stand in rings, one a priority: the first in the highest ring is
+Consumers that can take a message stand in rings, one per priority: the first in the highest ring is
 served and goes to its end (A35, A36). One whose credit is used up, whose session is suspected or
 that was cancelled leaves the ring.
 

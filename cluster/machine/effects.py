@@ -20,7 +20,7 @@ class Deliver:
     consumer: ConsumerKey
     session: SessionId
     chunks: Sequence[Chunk]
-    windowed: bool = False  # it gets more when `Handed` says that the network took these
+    windowed: bool = False  # it gets more when these are `Handed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class StreamAdvisory:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimitReached:
-    """So many messages of the queue were delivered too often: tell it people."""
+    """So many messages of the queue were delivered too often: people should be told."""
 
     queue: QueueId
     count: int

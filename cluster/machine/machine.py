@@ -396,7 +396,7 @@ class QueueMachine:
         return min(filter(found.is_of_get, keys), default=None)
 
     def is_windowed(self, queue: QueueId, consumer: ConsumerKey) -> bool:
-        """Does it get more only when `Handed` says what the network took?"""
+        """Does it get more only when the dispatcher says what it has `Handed`?"""
         found = self._queues.get(queue)
         return found is not None and found.is_windowed(consumer)
 

@@ -118,7 +118,7 @@ class Queue:
             case Settle():
                 return self.checkout.settle(context, command)
             case Handed():
-                return self.checkout.handed(command)
+                return self.checkout.dispatched(command)
             case BodyPart():
                 return self.admission.keep_part(context, command)
             case Return():
@@ -279,6 +279,7 @@ class Queue:
     # --- the end of a command ---------------------------------------------------------------------
 
     def advance(self, context: ApplyContext) -> bool:
+        """See `QueueKind.advance`: the parts act in this order, after every command."""
         now_ms, messages, checkout = context.now_ms, self.messages, self.checkout
         due_ms = self.deadline.due_ms
         is_due = due_ms is not None and due_ms <= now_ms
@@ -288,7 +289,7 @@ class Queue:
             messages.end_delays(now_ms)
         may_expire = messages.ready.count > 0 and messages.may_expire
         if messages.ready.count:
-            if may_expire:
+            if may_expire:  # a TTL of 0 means now or never: so before and after
                 self.expiry.sweep(context, inclusive=False)
             if self.consumers.by_key and not checkout.paused:
                 checkout.hand_out(context)

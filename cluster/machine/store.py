@@ -60,7 +60,7 @@ class Store:
         self._lives = array("I")  # positions of the run not released yet
         self._sizes = array("q")  # of each message; or ~(place of the first size in `_uneven`)
         self._times = array("q")  # never falls from run to run
-        self._uneven = array("I")  # sizes, one a message, of runs whose sizes differ
+        self._uneven = array("I")  # sizes, one per message, of runs whose sizes differ
         self._base = 0  # place of `_uneven[0]`
         self._head = 0  # runs below are released
         # of live large messages, by position: the entries with the rest of the body, as ranges

@@ -28,7 +28,7 @@ from cluster.machine.surgery import wrong_ranges
 from cluster.types import ConsumerKey
 
 GET_COUNT_MAX = 65_536
-CONSUMERS_MAX = 65_536  # a queue
+CONSUMERS_MAX = 65_536  # per queue
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ from cluster.machine.replies import (
 )
 
 UPLOAD_IDLE_MS = 300_000
-UPLOADS_MAX = 1_024  # a queue; over it the one idle longest is forgotten
+UPLOADS_MAX = 1_024  # per queue; over it the one idle longest is forgotten
 UPLOAD_NAME_CHARS_MAX = 256
 UPLOAD_BYTES_MAX = 512 << 20
 UPLOADS_BYTES_MAX = 1 << 30  # of a queue; the upload begun first may pass it

@@ -6,7 +6,7 @@ copy, has forgotten what it promised. It can tell by the start of its own that i
 with the catalog: the others know of a later one. Until a leader has given it again all that was
 committed, it neither votes nor stands.
 
-The file holds the registered starts, one a line; each is on disk before the others hear of it.
+The file holds the registered starts, one per line; each is on disk before the others hear of it.
 """
 
 from __future__ import annotations

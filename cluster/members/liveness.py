@@ -15,8 +15,8 @@ from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Command
 from cluster.members.known_incarnations import KnownIncarnations
-from cluster.peers.forwarding import NODE_LEVEL
 from cluster.raft.member import Role
+from cluster.raft.messages import NODE_LEVEL
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 LEADS = "leads"
@@ -38,7 +38,7 @@ class Broadcasting(ClusterParts, Protocol):
 
 
 class LivenessBroadcast:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: Broadcasting) -> None:
         self._cluster = cluster

@@ -20,6 +20,7 @@ from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
 from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
 from cluster.members.moving import Moving, MovingNode
+from cluster.turns import until_turn
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 log = structlog.get_logger(__name__)
@@ -69,6 +70,11 @@ class MaintenanceLoop:
         self._period = 0
         self._started_s = 0.0
 
+    @property
+    def moves(self) -> bool:
+        """Copies come or go, step by step: a look a period is too few."""
+        return self._moving.moves
+
     def wake(self) -> None:
         self._now.set()
 
@@ -83,7 +89,7 @@ class MaintenanceLoop:
     async def run(self) -> None:
         cluster = self._cluster
         loop = asyncio.get_running_loop()
-        period_s = cluster.config.care_period_s
+        clock, period_s = cluster.log.wal.clock, cluster.config.care_period_s
         self._started_s = loop.time()
         next_period = self._started_s + period_s
         while True:
@@ -91,14 +97,14 @@ class MaintenanceLoop:
                 async with asyncio.timeout(max(0.0, next_period - loop.time())):
                     await self._now.wait()
             except TimeoutError:
-                next_period = loop.time() + period_s
+                next_period = loop.time() + until_turn(clock, period_s)
                 self._proposed.clear()
                 self._forgotten.clear()
                 self._balance()
-                self._mind_clocks()
                 self._miss_unheard()
                 cluster.liveness.retry()
-                self._leaders_changed = True
+                self._mind_clocks()
+                self._announce()  # in one frame with the question for the time
                 await cluster.log.maintain()
                 self._period += 1
                 self._due.update(cluster.groups)
@@ -108,10 +114,7 @@ class MaintenanceLoop:
                     self._due.add(own.id)
             self._now.clear()
             if self._leaders_changed:
-                self._leaders_changed = False
-                cluster.liveness.announce(
-                    [p for p in cluster.links.peers() if cluster.links.connected(p)]
-                )
+                self._announce()
             cluster.start_groups()
             for group in cluster.groups.values():
                 group.upgrade_machine()
@@ -120,6 +123,11 @@ class MaintenanceLoop:
             await self._reconcile()
             self._forget_nodes()
             self._forget_volatile()
+
+    def _announce(self) -> None:
+        self._leaders_changed = False
+        links = self._cluster.links
+        self._cluster.liveness.announce([p for p in links.peers() if links.connected(p)])
 
     def _make_default_groups(self) -> None:
         """The leader of a catalog without default groups makes them: the birth of a cluster."""

@@ -54,14 +54,19 @@ class Moving:
         self._empty_since_s: dict[NodeId, float] = {}  # nodes that leave
         self._removed: set[NodeId] = set()  # nodes of which the groups led here have heard that
         self._proposed: set[Command] = set()  # proposed to the catalog, and not answered yet
+        #: At the last look groups that are led here had not the members that they shall have.
+        self.moves = False
 
     def look(self) -> None:
         self._meet()
         self._retire()  # first: what is past changes no members
         self._cluster.readmission.ask()
+        self.moves = False
         for group in list(self._cluster.groups.values()):
             if group.may_change_members:
                 self._change(group)
+            elif group.member.leads:
+                self.moves = True
 
     # --- other nodes
 
@@ -111,6 +116,7 @@ class Moving:
     def _may_go(self, node: NodeId) -> bool:
         """It holds nothing and has heard so. Until then it stays a part of the majority."""
         cluster = self._cluster
+        self.moves = True
         if any(node in info.homes for info in cluster.catalog_machine.groups()):
             self._empty_since_s.pop(node, None)
             return False
@@ -125,16 +131,20 @@ class Moving:
         configuration = group.configuration
         if group.id == CATALOG_GROUP and group.configured_at == 0:
             # From here on the log says it, whatever settings say at a later start.
+            self.moves = True
             group.change_members(configuration)
             return
         info = cluster.catalog_machine.group(group.id)
         if info is not None and group.configured_at < info.held_at <= group.last_index:
             # The catalog heard of what was given up as lost: say again who is here, as news.
+            self.moves = True
             group.change_members(configuration)
             return
+        wanted = self._wanted(group)
+        self.moves |= wanted != {*configuration.voters}
         step = next_step(
             configuration,
-            self._wanted(group),
+            wanted,
             leader=cluster.node,
             ready={node for node in group.members if group.lacks(node) <= READY_ENTRIES},
             up={node for node in group.members if cluster.peers.is_up(node)},

@@ -20,9 +20,9 @@ import structlog
 from cluster.catalog.cluster_parts import ClusterParts
 from cluster.groups.group import Group
 from cluster.log.errors import LogError
-from cluster.peers.forwarding import NODE_LEVEL
 from cluster.raft.configuration import Configuration, Configurations
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
+from cluster.raft.messages import NODE_LEVEL
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
 
 GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost there
@@ -45,7 +45,7 @@ class GivenUp(LogError):
 
 
 class Readmission:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,

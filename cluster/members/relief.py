@@ -11,6 +11,7 @@ import structlog
 
 from cluster.groups.group import Group
 from cluster.log import Log, Space
+from cluster.turns import next_turn
 from cluster.types import GroupId
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,7 @@ class Relief:
                 helped = await self._relieve(space)
                 await asyncio.sleep(PRESSED_S if helped else LOOK_S)
             else:
-                await asyncio.sleep(LOOK_S)
+                await next_turn(self._log.wal.clock, LOOK_S)
 
     async def _relieve(self, space: Space) -> bool:
         """Whether it is worth to go on at once."""

@@ -31,8 +31,7 @@ import structlog
 from cluster.groups.group import Group
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import NodeInfo
-from cluster.peers.forwarding import NODE_LEVEL
-from cluster.raft.messages import PRE_VOTE, VOTE
+from cluster.raft.messages import NODE_LEVEL, PRE_VOTE, VOTE
 from cluster.seams import Links
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, era_of
 

@@ -5,10 +5,10 @@ A proposal that was sent over a link that broke before the answer came is *unkno
 been applied. What a repetition can change is told in `cluster.groups.outcome`.
 
 What has to wait for a leader waits in its order within its group, and later proposals behind it.
-What is refused on its way comes after those that were taken meanwhile; who would undo one of them
-drops it (`over`). One timer a group looks for the next leader. A repetition may find that an
-earlier try was carried out: the machine answers the same again where it can, and refuses what it
-did before elsewhere; such a refusal is `in_doubt`.
+What is refused on its way comes after those that were taken meanwhile; if it would undo one of
+them, its caller says that it is `unwanted`. One timer per group looks for the next leader. A
+repetition may find that an earlier try was carried out: the machine answers the same again where it
+can, and refuses what it did before elsewhere; such a refusal is `in_doubt`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from cluster.machine.commands import Command
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.peers.peer_rpc import Answers, LinkBatches, NotSent, Requests, TooMany
 from cluster.raft.member import Role
+from cluster.raft.messages import NODE_LEVEL
 from cluster.seams import Links
 from cluster.types import GroupId, NodeId, Stamp
 
-NODE_LEVEL = -1
 ASK = "ask"
 ANSWER = "answer"
 
@@ -47,16 +47,18 @@ ANSWER = "answer"
 ASKS_IN_FLIGHT_MAX = 10_000
 #: How long a proposal is made again.
 PATIENCE_S = 15.0
-#: How often the next leader is looked for, and what it refused is proposed again: in between so
-#: much longer for each try.
+#: Seconds between two looks for a leader. A proposal that was refused waits so long times its
+#: number of tries...
 AGAIN_S = 0.02
+#: ...but no more than so many times.
 TRIES_SLOWER_MAX = 8
-#: While there is no leader: whether one that waits is over is asked so often, times how many wait.
-LOOK_OVER_S = 1e-4
+#: While there is no leader, proposals that wait are asked whether they are still wanted: every so
+#: many seconds for each of them.
+LOOK_UNWANTED_S = 1e-4
 
-Over = Callable[[], bool]
+Unwanted = Callable[[], bool]
 Ends = Callable[[Outcome], bool]
-_What = tuple[int, GroupId, Command, Done, float, Over | None, Ends]
+_What = tuple[int, GroupId, Command, Done, float, Unwanted | None, Ends]
 Propose = Callable[[GroupId, Command, Done], None]
 
 
@@ -158,10 +160,10 @@ class Forwarder:
         raised.
         """
         match message:
-            case [_, "ask", int(number), int(group), bytes(data)]:
-                self._answer(peer, number, GroupId(group), data)
-            case [_, "answer", int(number), *answer] if len(answer) == 6:
-                self._requests.answered(peer, number, _outcome(answer))
+            case [_, "ask", int(number), int(group), bytes(data)]:  # ASK
+                self._propose_for(peer, number, GroupId(group), data)
+            case [_, "answer", int(number), *answer] if len(answer) == 6:  # ANSWER
+                self._requests.answered(peer, number, _decoded(answer))
             case _:
                 pass
 
@@ -181,7 +183,7 @@ class Forwarder:
             case _:
                 pass
 
-    def _answer(self, peer: NodeId, number: int, group_id: GroupId, data: bytes) -> None:
+    def _propose_for(self, peer: NodeId, number: int, group_id: GroupId, data: bytes) -> None:
         def done(outcome: Outcome) -> None:
             reply = None if outcome.reply is None else encode_reply(outcome.reply)
             stamp = None if outcome.stamp is None else (outcome.stamp.index, outcome.stamp.term)
@@ -207,7 +209,17 @@ class Forwarder:
 
 
 class _Proposal:
-    __slots__ = ("command", "done", "doubt", "ends", "group", "number", "over", "tries", "until_s")
+    __slots__ = (
+        "command",
+        "done",
+        "doubt",
+        "ends",
+        "group",
+        "number",
+        "tries",
+        "until_s",
+        "unwanted",
+    )
 
     def __init__(
         self,
@@ -216,7 +228,7 @@ class _Proposal:
         command: Command,
         done: Done,
         until_s: float,
-        over: Over | None,
+        unwanted: Unwanted | None,
         ends: Ends,
     ) -> None:
         self.number = number
@@ -224,25 +236,25 @@ class _Proposal:
         self.command = command
         self.done = done
         self.until_s = until_s
-        self.over = over
+        self.unwanted = unwanted
         self.ends = ends
         self.tries = 0
         self.doubt: Outcome | None = None  # of the first try of which nobody knows what it did
 
 
-class _Queue:
+class _Waiting:
     """What waits for the leader of one group."""
 
-    __slots__ = ("look_over_s", "proposals", "timer")
+    __slots__ = ("look_at_s", "proposals", "timer")
 
     def __init__(self, proposal: _Proposal) -> None:
         self.proposals = [proposal]
         self.timer: asyncio.TimerHandle
-        self.look_over_s = 0.0  # when it is looked who is over
+        self.look_at_s = 0.0  # when they are asked next whether they are wanted
 
 
 class Retries:
-    """Of those in a node who want an order kept among what they propose."""
+    """What one caller proposes, in its order, repeated until a leader has decided."""
 
     def __init__(
         self, propose: Propose, leader_of: Callable[[GroupId], NodeId | None], random: Random
@@ -251,7 +263,7 @@ class Retries:
         self._propose = propose
         self._leader_of = leader_of
         self._random = random
-        self._waiting: dict[GroupId, _Queue] = {}
+        self._waiting: dict[GroupId, _Waiting] = {}
         self._number = 0
         self._stopped = False
 
@@ -262,16 +274,16 @@ class Retries:
         done: Done,
         *,
         within_s: float | None = None,
-        over: Over | None = None,
+        unwanted: Unwanted | None = None,
         ends: Ends = decided,
     ) -> None:
         """`done` is called once, with the outcome that `ends` the tries; or, after `within_s` or
-        when it is `over`, with the last one. That is unknown if any try may have been carried out.
+        when it is `unwanted`, with the last one: unknown if any try may have been carried out.
         """
         self._number += 1
         now_s = asyncio.get_running_loop().time()
         until_s = now_s + (PATIENCE_S if within_s is None else within_s)
-        what = self._number, group, command, done, until_s, over, ends
+        what = self._number, group, command, done, until_s, unwanted, ends
         queue = self._waiting.get(group)
         if queue is None:
             self._propose(group, command, partial(self._first_outcome, what))
@@ -284,7 +296,7 @@ class Retries:
         command: Command,
         *,
         within_s: float | None = None,
-        over: Over | None = None,
+        unwanted: Unwanted | None = None,
         ends: Ends = decided,
     ) -> Outcome:
         """The same; whoever is cancelled meanwhile asks no more."""
@@ -294,10 +306,10 @@ class Retries:
             if not future.done():
                 future.set_result(outcome)
 
-        def is_over() -> bool:
-            return future.done() or (over is not None and over())
+        def is_unwanted() -> bool:
+            return future.done() or (unwanted is not None and unwanted())
 
-        self.propose(group, command, done, within_s=within_s, over=is_over, ends=ends)
+        self.propose(group, command, done, within_s=within_s, unwanted=is_unwanted, ends=ends)
         return await future
 
     def stop(self) -> None:
@@ -326,7 +338,7 @@ class Retries:
             return
         if outcome.kind == "unknown" and doubt is None:
             doubt = proposal.doubt = outcome
-        if self._stopped or self._is_over(proposal):
+        if self._stopped or self._is_ended(proposal):
             proposal.done(doubt or outcome)
             return
         proposal.tries += 1
@@ -334,43 +346,43 @@ class Retries:
         if queue is not None:
             queue.proposals.append(proposal)
             return
-        self._waiting[proposal.group] = queue = _Queue(proposal)
+        self._waiting[proposal.group] = queue = _Waiting(proposal)
         slower = min(proposal.tries, TRIES_SLOWER_MAX)
         self._look_later(proposal.group, queue, AGAIN_S * slower * (0.5 + self._random.random()))
 
-    def _is_over(self, proposal: _Proposal) -> bool:
+    def _is_ended(self, proposal: _Proposal) -> bool:
         if asyncio.get_running_loop().time() >= proposal.until_s:
             return True
-        return proposal.over is not None and proposal.over()
+        return proposal.unwanted is not None and proposal.unwanted()
 
-    def _look_later(self, group: GroupId, queue: _Queue, seconds: float) -> None:
+    def _look_later(self, group: GroupId, queue: _Waiting, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         queue.timer = loop.call_later(seconds, self._look, group, queue)
 
-    def _look(self, group: GroupId, queue: _Queue) -> None:
-        """Is there a leader, for who still wants one? Else: who has waited long enough?"""
-        over: list[_Proposal] = []
+    def _look(self, group: GroupId, queue: _Waiting) -> None:
+        """With a leader: propose again what is still wanted. Else: what waited too long?"""
+        ended: list[_Proposal] = []
         if self._leader_of(group) is not None:
             del self._waiting[group]
             for proposal in sorted(queue.proposals, key=lambda each: each.number):
-                if proposal.over is not None and proposal.over():
-                    over.append(proposal)
+                if proposal.unwanted is not None and proposal.unwanted():
+                    ended.append(proposal)
                 else:
                     self._propose(group, proposal.command, partial(self._outcome, proposal))
         else:
             now_s = asyncio.get_running_loop().time()
-            if now_s >= queue.look_over_s:
+            if now_s >= queue.look_at_s:
                 left: list[_Proposal] = []
                 for each in queue.proposals:
-                    (over if self._is_over(each) else left).append(each)
+                    (ended if self._is_ended(each) else left).append(each)
                 queue.proposals = left
-                queue.look_over_s = now_s + LOOK_OVER_S * len(queue.proposals)
+                queue.look_at_s = now_s + LOOK_UNWANTED_S * len(queue.proposals)
             if queue.proposals:
                 self._look_later(group, queue, AGAIN_S)
             else:
                 del self._waiting[group]
         outcome = refused("no_leader", f"group {group} has no known leader now; try again")
-        for proposal in over:
+        for proposal in ended:
             proposal.done(proposal.doubt or outcome)
 
 
@@ -379,15 +391,15 @@ def _finish(done: Done | None, outcome: Outcome) -> None:
         done(outcome)
 
 
-def _outcome(answer: list[Any]) -> Outcome:
+def _decoded(answer: list[Any]) -> Outcome:
     kind, reply, at, code, reason, leader = answer
     try:
-        decoded = None if reply is None else decode_reply(reply)
+        known = None if reply is None else decode_reply(reply)
     except CodecError as error:
         return Outcome("unknown", None, None, "bad_answer", str(error), None)
     stamp = None if at is None else Stamp(at[0], at[1], 0)
-    if kind == "ok" and decoded is not None:
-        return Outcome("ok", decoded, stamp, None, None, None)
+    if kind == "ok" and known is not None:
+        return Outcome("ok", known, stamp, None, None, None)
     if kind == "refused":
-        return Outcome("refused", decoded, stamp, code, reason, leader)
+        return Outcome("refused", known, stamp, code, reason, leader)
     return Outcome("unknown", None, None, code, reason, leader)

@@ -25,7 +25,7 @@ from cluster.types import NodeId
 
 #: Numbers that each process of a node has for itself.
 NUMBERS_OF_A_PROCESS = 1 << 22
-#: How often it is looked whether a full link has room again.
+#: Seconds between two checks whether a full link has room again.
 ROOM_LOOK_S = 0.1
 #: How long an answer waits for room. Then, and the first time when more wait than may, what is said
 #: instead of it does, which is a few bytes.

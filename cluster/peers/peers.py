@@ -97,11 +97,13 @@ class Peers:
             return 0.0
         return now - state.since
 
-    def learn_leads(self, peer: NodeId, led: Sequence[int]) -> None:
-        """`peer` says that it leads these groups, and no others."""
+    def learn_leads(self, peer: NodeId, led: Sequence[int]) -> bool:
+        """`peer` says that it leads these groups, and no others. Whether that is news."""
+        before = self._leads
         self._leads = {group: node for group, node in self._leads.items() if node != peer}
         for group in led:
             self._leads[GroupId(group)] = peer
+        return self._leads != before
 
     def forget_leader(self, group: GroupId) -> None:
         self._leads.pop(group, None)

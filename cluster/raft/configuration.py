@@ -21,7 +21,7 @@ from typing import Any, cast
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
 from cluster.log import MEMBERSHIP
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.raft.quorum import majority
 from cluster.types import NodeId
 
@@ -99,7 +99,7 @@ class Forced:
 
 
 def encode(configuration: Configuration) -> bytes:
-    """As a command of the log."""
+    """As the data of an entry."""
     return MEMBERSHIP + pack(_fields(configuration))
 
 
@@ -110,9 +110,9 @@ def _fields(configuration: Configuration) -> list[Any]:
     return fields
 
 
-def decode(command: bytes) -> Configuration | None:
+def decode(data: bytes) -> Configuration | None:
     """None: it changes nothing, on any member, as a version that wrote it does not exist."""
-    return _unpacked(bytes(command[1:]))
+    return _unpacked(bytes(data[1:]))
 
 
 def _unpacked(data: bytes) -> Configuration | None:
@@ -141,8 +141,8 @@ class Configurations:
         self.override = Forced.of(journal)
         known, _ = split(b"" if snapshot is None else snapshot)
         self._known = [known or (0, first)]
-        for index, command in journal.memberships:
-            self.add(index, command)
+        for index, data in journal.memberships:
+            self.add(index, data)
 
     @property
     def current(self) -> Configuration:
@@ -182,8 +182,8 @@ class Configurations:
         """Of the entry that holds it; 0: it is what the group began with."""
         return self._known[-1][0]
 
-    def add(self, index: int, command: bytes) -> None:
-        configuration = decode(command)
+    def add(self, index: int, data: bytes) -> None:
+        configuration = decode(data)
         if configuration is not None:
             self._known.append((index, configuration))
 

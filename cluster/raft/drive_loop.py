@@ -4,8 +4,9 @@ The contract between a group and the loop. One iteration
 
 1. steps each group that has something to do. What the step writes goes into the buffer of the log.
    What promises nothing about the disk (appends, parts of snapshots, pre-votes) goes into the
-   buffers of the links, which say at once when one is full. What does promise something
-   (acknowledgements, votes, requests for votes) is returned by the step;
+   buffers of the links, which say at once when one is full; heartbeats that bring nothing follow,
+   those of all groups to a node as one message. What does promise something (acknowledgements,
+   votes, requests for votes) is returned by the step;
 2. writes the buffer of the log in one call;
 3. flushes the links: what promises nothing leaves while the disk works;
 4. syncs, if anything that was written must be;
@@ -17,7 +18,8 @@ own disk, and what arrives during the fsync becomes the next batch. When the dis
 never comes. A leader takes acknowledgements when they arrive (`receive`), also between steps 3 and
 5, and commits what earlier iterations wrote. So while one queue keeps the disk busy, proposers of
 another queue get their outcomes without waiting for the disk once more, and an acknowledgement
-costs no iteration. Nor does a heartbeat that brings a follower nothing.
+costs no iteration. Nor does a heartbeat that brings a follower nothing: it is answered when it
+arrives, those of all groups in one message.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from cluster.log import FatalDiskError, LogCorrupt
+from cluster.raft.messages import BEATS, BEATS_ANSWERED, BEATS_SINCE, NODE_LEVEL, singles
 from cluster.seams import Clock, Links
 from cluster.types import GroupId, NodeId
 
@@ -58,7 +61,7 @@ class DriveLog(Protocol):
 
 
 #: Receivers and messages that may leave once all that was written before is synced.
-Ready = Sequence[tuple[NodeId, list[Any]]]
+AfterSync = Sequence[tuple[NodeId, list[Any]]]
 
 
 class Steps(Protocol):
@@ -67,11 +70,14 @@ class Steps(Protocol):
     id: GroupId
     due: float
     wake: Callable[[], None]
-    commits: deque[float]
+    commit_seconds: deque[float]
     spawn: Callable[[Coroutine[Any, Any, None]], object] | None
+    beat: Callable[[NodeId, list[Any]], bool]
 
-    def receive(self, sender: NodeId, message: list[Any]) -> bool: ...
-    def step(self, now: float) -> Ready: ...
+    def receive(
+        self, sender: NodeId, message: list[Any], joined: list[list[Any]] | None = None
+    ) -> bool: ...
+    def step(self, now: float) -> AfterSync: ...
     def after(self, now: float) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def stop(self) -> None: ...
@@ -88,7 +94,8 @@ class DriveLoop:
         self._links = links
         self._clock = clock
         self._groups: dict[GroupId, Steps] = {}
-        self._ready: dict[GroupId, Steps] = {}  # an ordered set: groups with something to do
+        self._to_step: dict[GroupId, Steps] = {}  # an ordered set: groups with something to do
+        self._beats: dict[NodeId, list[list[Any]]] = {}  # of this iteration
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf  # it may be early: it looks who is due
@@ -101,7 +108,7 @@ class DriveLoop:
         #: synced: its seconds, and what was written so far. Of each entry that was proposed here:
         #: the seconds from its first proposal until it was applied.
         self.iterations = deque[tuple[float, int, int]](maxlen=MEASURED_MAX)
-        self.commits = deque[float](maxlen=MEASURED_MAX)
+        self.commit_seconds = deque[float](maxlen=MEASURED_MAX)
 
     def add(self, group: Steps) -> None:
         """Drive this group from now on."""
@@ -109,17 +116,24 @@ class DriveLoop:
         self._groups[group.id] = group
         group.wake = partial(self.wake, group)
         group.spawn = self._spawn
-        group.commits = self.commits
+        group.beat = self._beat
+        group.commit_seconds = self.commit_seconds
         self.wake(group)
 
     def remove(self, group_id: GroupId) -> None:
         group = self._groups.pop(group_id, None)
-        self._ready.pop(group_id, None)
+        self._to_step.pop(group_id, None)
         if group is not None:
             group.stop()
 
-    def receive(self, group_id: GroupId, peer: NodeId, message: list[Any]) -> None:
-        """A message for one group, in the order of its link.
+    def receive(
+        self,
+        group_id: GroupId,
+        peer: NodeId,
+        message: list[Any],
+        joined: list[list[Any]] | None = None,
+    ) -> None:
+        """A message for one group, in the order of its link; `joined` as in `Group.receive`.
 
         Unknown groups are none of ours (yet).
         """
@@ -127,7 +141,7 @@ class DriveLoop:
         if group is None or self._stopping or self._failure is not None:
             return
         try:
-            waits = group.receive(peer, message)
+            waits = group.receive(peer, message, joined)
         except FATAL as error:
             self._failure = error
             self.wake()
@@ -139,10 +153,28 @@ class DriveLoop:
             elif group.due < self._timer_at:
                 self._set_timer(group.due)
 
+    # --- heartbeats that bring nothing: those of all groups are one message, and so are the answers
+
+    def _beat(self, peer: NodeId, beat: list[Any]) -> bool:
+        if self._links.version(peer) < BEATS_SINCE:
+            return False
+        self._beats.setdefault(peer, []).append(beat)
+        return True
+
+    def receive_joined(self, peer: NodeId, kind: str, joined: Sequence[list[Any]]) -> None:
+        """Each group takes what is its own as it would take it alone. Answers that need not wait
+        for the disk leave before anything else happens here, so they are true when they do.
+        """
+        answers: list[list[Any]] = []
+        for message in singles(kind, joined):
+            self.receive(GroupId(message[0]), peer, message, answers)
+        if answers:
+            self._links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
+
     def wake(self, group: Steps | None = None) -> None:
         """Begin an iteration soon, and step this group in it."""
         if group is not None and self._groups.get(group.id) is group:
-            self._ready[group.id] = group
+            self._to_step[group.id] = group
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
             sleeper.set_result(None)
@@ -152,7 +184,7 @@ class DriveLoop:
         loop = asyncio.get_running_loop()
         try:
             while not self._stopping:
-                if self._ready:
+                if self._to_step:
                     await asyncio.sleep(0)  # let sockets be read between two iterations
                 elif self._failure is None:
                     self._sleeper = loop.create_future()
@@ -181,15 +213,18 @@ class DriveLoop:
 
     async def _iterate(self) -> None:
         now = self._clock.monotonic_ns() / 1e9
-        due, self._ready = self._ready, {}
-        stepped = list[tuple[Steps, Ready]]()
-        for group in due.values():
+        to_step, self._to_step = self._to_step, {}
+        stepped = list[tuple[Steps, AfterSync]]()
+        for group in to_step.values():
             try:
                 stepped.append((group, group.step(now)))
             except FATAL:
                 raise
             except Exception as error:  # noqa: BLE001 -- a bug stops its group, not the node
                 group.fail(error)
+        beats, self._beats = self._beats, {}
+        for peer, joined in beats.items():
+            self._links.send(peer, [NODE_LEVEL, BEATS, joined])
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:
@@ -216,7 +251,7 @@ class DriveLoop:
             except Exception as error:  # noqa: BLE001 -- as in a step
                 group.fail(error)
             if group.due <= ended:
-                self._ready[group.id] = group
+                self._to_step[group.id] = group
             elif group.due < self._timer_at:
                 self._set_timer(group.due)
 

@@ -74,7 +74,7 @@ class Elections:
         self.heard_since = -math.inf  # since when it was, without a break
         self.asked_by: NodeId | None = None  # the leader that handed over to us, when we stand
         self.stood = 0  # elections that this member started, since the process did
-        self.leaders = 0  # leaders that it came to know since then, one a term
+        self.leaders = 0  # leaders that it came to know since then, one per term
         self._led_term = 0  # of the last of them
 
     def timeout(self) -> float:

@@ -10,7 +10,7 @@ from cluster.raft.member_state import MemberState
 from cluster.raft.messages import APPENDED, INSTALLED, REJECTED
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.replication import Replication
-from cluster.raft.snapshots import Incoming
+from cluster.raft.snapshot_transfer import Incoming
 
 
 class Diverged(AssertionError):
@@ -80,11 +80,11 @@ class Following:
         index = prev
         configurations = member.configurations
         before = configurations.current
-        for command, term in entries or ():
+        for data, term in entries or ():
             index += 1
             if index <= last and (index <= base or journal.term_at(index) == term):
                 continue
-            beyond = member.host.beyond(command)
+            beyond = member.host.beyond(data)
             if beyond is not None:
                 self.stop_before(index, beyond)
                 index -= 1
@@ -95,9 +95,9 @@ class Following:
                 journal.truncate_from(index)
                 configurations.truncate(index)
                 last = index - 1
-            journal.add(command, index, term)
-            if command[:1] == MEMBERSHIP:
-                configurations.add(index, command)
+            journal.add(data, index, term)
+            if data[:1] == MEMBERSHIP:
+                configurations.add(index, data)
         if configurations.current is not before:
             member.follow_configuration()
         match = max(index, base)  # what a snapshot covers is committed, so every leader has it

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
-from cluster.raft.snapshots import Incoming
+from cluster.raft.snapshot_transfer import Incoming
 from cluster.types import NodeId
 
 
@@ -18,13 +18,13 @@ class Role(Enum):
 class Host(Protocol):
     """What a `Member` asks of its owner, a `Group`: to apply, restore, install."""
 
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+    def apply_entry(self, data: bytes, index: int, term: int) -> None:
         """Whatever it raises poisons the group at this index, unless the entry is `beyond`: then it
         raises before anything is applied.
         """
         ...
 
-    def beyond(self, command: bytes) -> Exception | None:
+    def beyond(self, data: bytes) -> Exception | None:
         """Why this entry must not be taken, when a later release wrote it."""
         ...
 
@@ -32,6 +32,10 @@ class Host(Protocol):
         """A node that was declared lost came back with nothing of before, so it is heard: it may
         lead already, and who has yet to hear that it is a member again hears it from nobody else.
         """
+        ...
+
+    def beat(self, peer: NodeId, beat: list[Any], /) -> bool:
+        """Send this heartbeat (see `messages.BEATS`) with those of other groups. False: alone."""
         ...
 
     def install(self, incoming: Incoming) -> None:

@@ -38,7 +38,7 @@ from cluster.types import NodeId
 
 PROTOCOL = "quorate-link"
 #: The oldest and the newest version of the link that this release speaks.
-LINK_VERSIONS = (1, 2)
+LINK_VERSIONS = (1, 3)
 #: Forms of a hello: what the first release says, and the one that offers a range. There is no need
 #: for a third: fields behind those that are known are passed over.
 PLAIN = 1

@@ -96,6 +96,11 @@ class LinkConnection(asyncio.Protocol):
         assert self._handshake.peer is not None
         return self._handshake.peer.incarnation
 
+    @property
+    def version(self) -> int:
+        assert self._handshake is not None
+        return self._handshake.version
+
     def begin(self, transport: asyncio.Transport, handshake: LinkHandshake) -> None:
         """The transport is ready (TLS done, where there is TLS): speak."""
         if self.closed:

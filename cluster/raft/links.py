@@ -51,6 +51,7 @@ from cluster.seams import (
     OnMessage,
     OnUp,
 )
+from cluster.turns import until_turn
 from cluster.types import NodeId
 
 __all__ = ["LINK_BYTES_MAX", "LINK_FRAME_BYTES_MAX", "ClockSample", "TcpLinks", "TlsConfig"]
@@ -206,6 +207,10 @@ class TcpLinks:
         if state is None or state.connection is None:
             return 0
         return state.queued_bytes + state.connection.buffered()
+
+    def version(self, peer: NodeId) -> int:
+        state = self._peers.get(peer)
+        return 0 if state is None or state.connection is None else state.connection.version
 
     # --- beyond the seam --------------------------------------------------------------------------
 
@@ -365,7 +370,9 @@ class TcpLinks:
     # --- connections to be ------------------------------------------------------------------------
 
     def accepted(self, connection: LinkConnection, transport: asyncio.Transport) -> None:
-        if not self._running or len(self._shaking) + len(self._securing) >= HANDSHAKES_MAX:
+        if not self._running:
+            connection.abort()
+        elif len(self._shaking) + len(self._securing) >= HANDSHAKES_MAX:
             connection.abort()
             reason = f"{HANDSHAKES_MAX} connections are in their handshake already"
             self.refused(connection, LinkRefused("too_many", reason))
@@ -559,16 +566,16 @@ class TcpLinks:
             peer.connection.write_messages(queue)
 
     def _take_care(self) -> None:
-        """Four times in a timeout: give up who was not heard for all of it, ping who was not heard
-        since the last time. Heartbeats are heard several times a second; with them a ping a second
-        compares the clocks.
+        """At least four times in a timeout: give up who was not heard for all of it, ping who was
+        not heard since the last time. Heartbeats are heard several times a second; with them a ping
+        a second compares the clocks.
         """
         period_s = self._timeout_s / 4
         now_s = self._loop.time()
         # This process itself stood still: what the others sent meanwhile was not even read yet.
         was_away = now_s - self._cared_s > 2 * period_s
         self._cared_s = now_s
-        self._care = self._loop.call_later(period_s, self._take_care)
+        self._care = self._loop.call_later(until_turn(self._clock, period_s), self._take_care)
         for peer in list(self._peers.values()):
             connection = peer.connection
             if connection is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from cluster.raft.configuration import Configuration
 from cluster.raft.digests import DIGEST, Digests
@@ -15,7 +16,7 @@ from cluster.raft.drive_loop import FATAL
 from cluster.raft.elections import Elections
 from cluster.raft.following import Following
 from cluster.raft.host import Host, Role
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.raft.member_state import MemberState
 from cluster.raft.messages import (
     APPEND,
@@ -156,7 +157,7 @@ class Member(MemberState):
         handler(peer, *message[3:])
 
     def tick(self, now: float) -> None:
-        """Timers, commit."""
+        """Timers; as the leader, commit what acknowledgements in the inbox allow."""
         self.now = now
         if self.leads:
             self.replication.tick(now)
@@ -203,11 +204,17 @@ class Member(MemberState):
             and sender not in self.configuration.lost
         )
 
-    def acknowledge_heartbeat(self, sender: NodeId, now: float) -> None:
+    def acknowledge_heartbeat(
+        self, sender: NodeId, now: float, joined: list[list[Any]] | None
+    ) -> None:
         """One that is plain, between two steps: it changes nothing that must be synced."""
         self.now = now
         self.elections.heard_leader(now)
-        self.send_now(self.peer(sender), APPENDED, self.last_index)
+        assert not self.after_sync, "it would overtake what waits for the disk"
+        if joined is None:
+            self._links.send(sender, [self.group, APPENDED, self.term, self.last_index])
+        else:
+            joined.append([self.group, self.term, self.last_index])
 
     def due(self) -> float:
         """When it must be ticked next though nothing happens."""
@@ -215,11 +222,11 @@ class Member(MemberState):
             return self.now
         return self.replication.due() if self.leads else self.elections.deadline
 
-    def append(self, body: bytes) -> int:
-        """Add a command as the leader; returns its index."""
+    def append(self, entry: bytes) -> int:
+        """Add an entry of commands as the leader; returns its index."""
         assert self.leads
         index = self.journal.last_index + 1
-        self.journal.add(REGULAR + body, index, self.core.term)
+        self.journal.add(REGULAR + entry, index, self.core.term)
         return index
 
     def transfer(self, to: NodeId | None) -> bool:
@@ -284,13 +291,13 @@ class Member(MemberState):
         if applied >= commit or self.poisoned is not None:
             return
         entries = self.journal.entries(applied + 1, commit - applied, APPLY_BYTES_MAX)
-        for command, index, term in entries:
+        for data, index, term in entries:
             try:
-                self.host.apply_entry(command, index, term)
+                self.host.apply_entry(data, index, term)
             except FATAL:
                 raise
             except Exception as error:  # noqa: BLE001 -- the machine is total, so anything is a bug
-                beyond = self.host.beyond(command)
+                beyond = self.host.beyond(data)
                 if beyond is not None:
                     self.following.stop_before(index, beyond)
                     return

@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.raft.configuration import Configuration, Configurations
 from cluster.raft.host import Host, Role
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.raft.messages import AT_ONCE, Message
 from cluster.raft.pysyncobj_core import NO_OP, Peer, PySyncObjCore
 from cluster.raft.quorum import majority, votes_needed
@@ -41,8 +41,8 @@ class MemberState:
         self.host = host
         self.journal = journal
         self._links = links
-        #: What waits until all that was written so far is on disk.
-        self.late: list[tuple[NodeId, Message]] = []
+        #: May leave once all that was written so far is on disk.
+        self.after_sync: list[tuple[NodeId, Message]] = []
         self.poisoned: str | None = None
         self.stopped = False  # before what a later release wrote: it takes nothing any more
         self.now = clock.monotonic_ns() / 1e9
@@ -70,7 +70,7 @@ class MemberState:
 
     def disconnect(self, peer: Peer) -> None:
         # What waited for it must not be the first thing on the next link.
-        self.late = [each for each in self.late if each[0] != peer.id]
+        self.after_sync = [each for each in self.after_sync if each[0] != peer.id]
         self.connected.discard(peer)
         self._count_connected()
 
@@ -207,18 +207,13 @@ class MemberState:
         """As `send`; what must wait for the disk is kept back."""
         if message[1] in AT_ONCE:
             return self._links.send(peer.id, message)
-        self.late.append((peer.id, message))
+        self.after_sync.append((peer.id, message))
         return True
 
-    def send_now(self, peer: Peer, kind: str, *fields: Any) -> None:
-        """What it promises is on disk already, and nothing of this group waits for that."""
-        assert not self.late, "it would overtake what waits for the disk"
-        self._links.send(peer.id, [self.group, kind, self.term, *fields])
-
-    def take_late(self) -> list[tuple[NodeId, Message]]:
+    def take_after_sync(self) -> list[tuple[NodeId, Message]]:
         """What waits until everything written before this call is on disk."""
-        late, self.late = self.late, []
-        return late
+        messages, self.after_sync = self.after_sync, []
+        return messages
 
 
 def _among(peers: Collection[Peer], nodes: Collection[NodeId]) -> int:

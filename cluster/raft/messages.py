@@ -7,9 +7,10 @@ rejections, votes and requests for them, READMIT) must be true after a power cut
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-# term, prev_index, prev_term, commit, [[command, term], ...] | None: commit only, no answer wanted
+# term, prev_index, prev_term, commit, [[data, term], ...] | None: commit only, no answer wanted
 APPEND = "ae"
 APPENDED = (
     "ao"  # term, match[, False]: my log is yours up to here, and on disk; False: do not count it
@@ -33,3 +34,23 @@ AT_ONCE = frozenset(
 )
 
 Message = list[Any]
+
+#: Stands in the place of a group in what is said between two nodes.
+NODE_LEVEL = -1
+#: What the groups of a node have in common to say to another: `[-1, kind, [[group, ...], ...]]`.
+#: Of each group its term, last index, last term and commit index: an APPEND without entries...
+BEATS = "beats"
+#: ...and its term and last index: the APPENDED for it, of those that need not wait for the disk.
+BEATS_ANSWERED = "beats_answered"
+#: The version of the link from which on they are understood.
+BEATS_SINCE = 3
+
+
+def singles(kind: str, joined: Sequence[list[Any]]) -> list[Message]:
+    """The messages, each of one group, for which a joined one stands."""
+    if kind == BEATS:
+        return [
+            [group, APPEND, term, last, last_term, commit, []]
+            for group, term, last, last_term, commit, *_ in joined
+        ]
+    return [[group, APPENDED, term, last] for group, term, last, *_ in joined]

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from cluster.raft.pysyncobj_core import Peer
-from cluster.raft.snapshots import Outgoing
+from cluster.raft.snapshot_transfer import Outgoing
 
 #: Bytes of entries on their way to one follower and not yet acknowledged.
 WINDOW_BYTES_MAX = 8 << 20

@@ -25,7 +25,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from cluster.raft.host import Role
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.seams import Clock
 from cluster.types import NodeId
 
@@ -33,7 +33,7 @@ from cluster.types import NodeId
 PINNED = "0.3.17"
 assert VERSION == PINNED, f"cluster.raft is written for pysyncobj {PINNED}, not {VERSION}"
 
-#: Regular and no-op commands as PySyncObj numbers them: the first byte of every entry. Those about
+#: Regular and no-op entries as PySyncObj numbers them: the first byte of every entry. Those about
 #: members begin with `cluster.log.MEMBERSHIP`.
 REGULAR = b"\x00"
 NO_OP = b"\x01"

@@ -16,7 +16,7 @@ from cluster.raft.options import RaftOptions
 from cluster.raft.progress import Progress
 from cluster.raft.pysyncobj_core import Peer
 from cluster.raft.quorum import reached
-from cluster.raft.snapshots import Outgoing
+from cluster.raft.snapshot_transfer import Outgoing
 from cluster.types import NodeId, era_of
 
 #: Entries in one message; a single entry may be larger.
@@ -75,9 +75,9 @@ class Replication:
         """It holds from now on. Members came or went: those that stay are where they were."""
         member = self._member
         index = member.last_index + 1
-        command = encode(configuration)
-        member.journal.add(command, index, member.term)
-        member.configurations.add(index, command)
+        data = encode(configuration)
+        member.journal.add(data, index, member.term)
+        member.configurations.add(index, data)
         member.follow_configuration()
         known = self.followers
         self.followers = {
@@ -144,7 +144,11 @@ class Replication:
         return reached(times, self._member.quorum)
 
     def advance_commit(self, now: float, upto: int | None = None) -> None:
-        """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2)."""
+        """The highest index on a majority of disks, if it is of this term (Raft, 5.4.2).
+
+        `upto`: no further, while this disk may lack entries that followers have. In a step it lacks
+        none: what the step before wrote is synced.
+        """
         member = self._member
         followers = self.followers
         indexes = [followers[peer].counted for peer in member.voters]
@@ -241,9 +245,9 @@ class Replication:
         found = journal.entries(first, None, APPEND_BYTES_MAX)
         entries: list[Any] = []
         size = 0
-        for command, _index, term in found:
-            entries.append([command, term])
-            size += len(command)
+        for data, _index, term in found:
+            entries.append([data, term])
+            size += len(data)
         prev = first - 1
         message: Message = [
             member.group,
@@ -261,6 +265,9 @@ class Replication:
     def _send_heartbeat(self, progress: Progress, now: float, *, entries: list[Any] | None) -> None:
         """A heartbeat (answered), or a commit index (not answered)."""
         member = self._member
+        if entries is not None and self._beats_with_others(progress):
+            progress.sent_at = now
+            return
         prev = progress.next - 1
         term = member.journal.term_at(prev)
         if term is None:  # it needs a snapshot; what every log has in common is its start
@@ -270,6 +277,17 @@ class Replication:
         else:
             progress.sent_at = now
         progress.waiting = False  # a probe that was not answered by now is lost
+
+    def _beats_with_others(self, progress: Progress) -> bool:
+        """Only while a follower has everything and knows it: should it be lost, nothing is."""
+        member = self._member
+        last, commit = member.last_index, member.commit_index
+        if progress.probing or progress.counted != last or progress.commit_sent != commit:
+            return False
+        if self._successor is not None:
+            return False  # nothing may come behind what tells it to stand
+        beat = [member.group, member.term, last, member.last_term, commit]
+        return member.host.beat(progress.peer.id, beat)
 
     # --- answers
 

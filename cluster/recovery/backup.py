@@ -19,7 +19,7 @@ from cluster.log import LogIdentity
 from cluster.log.format import KIND_BACKUP, KIND_ENTRY, KIND_INSTALLED
 from cluster.log.portable import Encoder
 from cluster.log.snapshots import Snapshot, encode_snapshot
-from cluster.raft.journal import live_entry
+from cluster.raft.journal_protocol import live_entry
 from cluster.seams import Clock
 from cluster.types import GroupId, NodeId
 

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from cluster.codec.cbor import pack
 from cluster.codec.entries import decode_entry
 from cluster.codec.errors import CodecError
-from cluster.log import KIND_GIVEN_UP, Journal, Log
+from cluster.history.group_replay import GroupReplay, ReplayFailed
+from cluster.log import KIND_GIVEN_UP, Journal, Log, LogError
+from cluster.machine import UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine, GroupInfo
 from cluster.raft.configuration import (
     Configuration,
     Configurations,
     Forced,
-    split,
 )
-from cluster.raft.journal import RaftJournal
+from cluster.raft.journal_protocol import RaftJournal
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.raft.quorum import votes_needed
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp, era_of, first_term_of
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, era_of, first_term_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def examine(
     log: Log, founders: Sequence[NodeId], lost: Collection[NodeId]
 ) -> tuple[CatalogMachine, list[LostMajority]]:
     """The catalog by all that this disk has of it, and the groups that cannot go on as they are.
+    LogError: the catalog cannot be read.
 
     A copy that this node would let go of, since others hold the group now, counts only if all of
     those are lost: then it is what is left.
@@ -157,16 +160,14 @@ def _configurations(journal: Journal, first: Configuration) -> Configurations:
 
 
 def _catalog(journal: Journal) -> CatalogMachine:
-    machine = CatalogMachine()
-    snapshot = journal.load_snapshot()
-    if snapshot is not None:
-        machine.restore(split(snapshot.data)[1])
-    for command, index, term in journal.entries(journal.base_index + 1):
-        if command[:1] == REGULAR:
-            entry = decode_entry(command[1:])
-            for ordinal, each in enumerate(entry.commands):
-                machine.apply(Stamp(index, term, entry.now_ms, ordinal), each)
-    return machine
+    """By all entries of this disk, committed or not. LogError: it cannot be said."""
+    try:
+        replay = GroupReplay.begin(CATALOG_GROUP, journal.load_snapshot())
+        for command, index, term in journal.entries(journal.base_index + 1):
+            replay.apply(index, term, command)
+    except (UnsupportedSnapshot, ReplayFailed) as error:
+        raise LogError(f"the catalog cannot be read: {error}") from error
+    return cast(CatalogMachine, replay.machine)
 
 
 def _last_ms(journal: Journal) -> int | None:

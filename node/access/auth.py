@@ -76,7 +76,7 @@ async def _up_to_date() -> bool:
 
 
 class Auth:
-    """One a node. Reads this node's copy of the catalog, so it answers without a leader."""
+    """One per node. Reads this node's copy of the catalog, so it answers without a leader."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class Session(NamedTuple):
 
 
 class BrowserSessions:
-    """One a node. Of a token only its hash is kept."""
+    """One per node. Of a token only its hash is kept."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -81,7 +81,7 @@ class Waits:
 
 
 class LoginDelay:
-    """One a node, for all its listeners."""
+    """One per node, for all its listeners."""
 
     def __init__(self) -> None:
         self._waits = Waits()

@@ -26,7 +26,7 @@ _NOBODY = base64.b64encode(bytes(SCRYPT_SALT_BYTES + SCRYPT_DIGEST_BYTES)).decod
 
 
 class PasswordChecks:
-    """One a node. `kept` and `algorithm` are those of the catalog, both empty for nobody."""
+    """One per node. `kept` and `algorithm` are those of the catalog, both empty for nobody."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="password")

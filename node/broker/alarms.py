@@ -31,7 +31,7 @@ class Lack(NamedTuple):
 
 
 class Alarms:
-    """One a node. `sample` is called once a second."""
+    """One per node. `sample` is called once a second."""
 
     def __init__(
         self, peer_rpc: PeerRpc, *, memory_bytes_max: int, memory_bytes: Callable[[], int]

@@ -21,7 +21,7 @@ LOOK_S: Final = 0.05
 
 
 class Arrivals:
-    """One a node. Who waits for longest is told first, and only as many as there are messages."""
+    """One per node. Who waits for longest is told first, and only as many as there are messages."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._waiters = Waiters(cluster, _first)

@@ -44,7 +44,7 @@ PARTS_AT_ONCE = 4
 PARTS_OF_GROUP_AT_ONCE = 8
 #: ...which are so many bodies at most.
 UPLOADS_AT_ONCE = 16
-#: What an `Enqueue` says of how a large body begins: enough for who only looks.
+#: What an `Enqueue` says of how a large body begins: enough for readers that only look.
 HEAD_BYTES = 4 * 1024
 #: Between two tries.
 RETRY_S = 0.05
@@ -144,7 +144,7 @@ def message_bytes_max(configured: int, machine_version: int) -> int:
 
 
 class Bodies:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self._cluster = cluster

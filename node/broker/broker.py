@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from cluster.cluster_node import ClusterNode
+from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
-from cluster.groups.proposals import OnArrival
 from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
 from cluster.machine.arguments import (
@@ -100,7 +100,7 @@ class Broker:
         return info
 
     async def find_shared(self, vhost: str, queue: str) -> QueueInfo:
-        """For who cannot be the connection that a queue belongs to."""
+        """For callers that cannot be the connection that a queue belongs to."""
         info = await self.find(vhost, queue)
         check_shared(info)
         return info

@@ -76,7 +76,7 @@ class Part(NamedTuple):
 
 
 class Ingress:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, cluster: ClusterNode, limits: LimitSettings, *, cut_off: Callable[[], bool]
@@ -231,9 +231,9 @@ class Ingress:
         return self._cluster.catalog_machine.routing_version(access.vhost), access.entry
 
     def in_doubt(self, exchange: str, route: Route | None, *, careful: bool = True) -> bool:
-        """This node's copy of the catalog is to be brought up to date before it counts that there
-        is no such exchange; nor, for what is to be confirmed, that there is no queue, or these
-        queues only.
+        """True: bring this node's copy of the catalog up to date first. Without that, neither a
+        missing exchange nor (when `careful`: it must be confirmed) a missing or incomplete list of
+        queues may be believed.
         """
         if route is None:
             return True
@@ -245,7 +245,9 @@ class Ingress:
         config = self._cluster.catalog_machine.config_of(info.queue)
         return config is not None and config.dedup_window_ms is not None
 
-    def own(self, info: QueueInfo, attrs: Attrs | None, properties: bytes) -> Attrs | None:
+    def attrs_for_queue(
+        self, info: QueueInfo, attrs: Attrs | None, properties: bytes
+    ) -> Attrs | None:
         """What this queue is told of the message: `attrs`, and its de-duplication id if the queue
         keeps duplicates out.
         """
@@ -433,7 +435,7 @@ def check_user(access: Access, user_id: Any) -> None:
 
 
 def check_reply(attrs: Attrs | None) -> None:
-    """What goes to who waits for an answer goes at once, and through no queue."""
+    """What goes to a requester that waits for an answer goes at once, and through no queue."""
     if attrs is not None and ATTR_DELIVER_AT_MS in attrs:
         raise _bad("a direct reply cannot be delayed")
 

@@ -47,7 +47,7 @@ LOOKED_AT_MAX = 5_000
 #: Of one transaction; a message that is larger goes alone.
 BYTES_AT_ONCE = 1 << 20
 COUNT_AT_ONCE = 256
-#: A consumer may take what is about to be moved: then it is looked again, so often.
+#: A consumer may take what is about to be moved: then it is tried again, so often.
 TRIES_MAX = 20
 DECIDE_S_MAX = 15.0
 ANSWER_S_MAX = 45.0
@@ -85,7 +85,7 @@ class Delayed(NamedTuple):
 
 
 class Moving:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, broker: Broker, transactions: TransactionCoordinator, peer_rpc: PeerRpc

@@ -78,7 +78,7 @@ class Stored(NamedTuple):
         return found
 
 
-#: Called once instead, for who publishes to a stream and must know. None: the stream is gone.
+#: Called once instead, for callers that publish to a stream and must know. None: it is gone.
 OnStored = Callable[[Stored | None], None]
 
 
@@ -93,7 +93,7 @@ class _Item(NamedTuple):
     """What one client published at once."""
 
     bodies: Sequence[bytes]
-    metas: Any  # one for all, or a list with one a body
+    metas: Any  # one for all, or a list with one per body
     attrs: Any  # None, one for all, or a list
     size_bytes: int
     done: Done
@@ -176,8 +176,11 @@ class _Pipeline:
             self.sent.append(self._batch(batch.items, batch.since_s))
 
 
-class Publisher:
-    """One a node: the pipelines to all queues that its AMQP clients publish to."""
+class QueuePublisher:
+    """One per node: the pipelines to all queues that it publishes to for clients that number
+    nothing themselves. These are AMQP's, and what comes by the management API, JetStream,
+    exchanges of the native protocol and federation; metrics count all of it as AMQP.
+    """
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks, counts: Counts, bodies: Bodies) -> None:
         self._cluster = cluster
@@ -239,8 +242,9 @@ class Publisher:
         self, info: QueueInfo, bodies: Sequence[NewBody]
     ) -> asyncio.Task[Uploaded | str | None]:
         """Brings the parts of large bodies into the log; `publish_large` needs it done. Several may
-        be under way at once. Why not, in words; None: the queue is gone, and so is whatever is
-        published to it. (Its group may not know yet: there heads would pass for whole messages.)
+        be under way at once. Returns what was uploaded; or why it was not, in words; or None: the
+        queue is gone, and so is whatever is published to it. (Its group may not know yet: there
+        heads would pass for whole messages.)
         """
         return self._tasks.start(self._upload(info, bodies), name="upload")
 
@@ -369,8 +373,8 @@ class Publisher:
         return self._cluster.catalog_machine.queue_by_id(pipeline.info.queue) is None
 
     def _refuse(self, pipeline: _Pipeline) -> None:
-        """The first numbers without an outcome are never used, so none behind them was taken: those
-        move up, under another name.
+        """The first batch is refused for good, and the machine takes no number behind a gap: what
+        is behind it is published under a new name, numbered from 1.
         """
         batch = pipeline.sent.popleft()
         _finish(pipeline, batch, [(0, len(batch.command.bodies) - 1)], None)
@@ -481,7 +485,7 @@ def _within(refused: Sequence[tuple[int, int]], start: int, end: int) -> Sequenc
 
 
 def _joined(items: Sequence[_Item], each: Sequence[Any]) -> Any:
-    """One value for all bodies when they are the same, else a list with one a body."""
+    """One value for all bodies when they are the same, else a list with one per body."""
     first = each[0]
     if type(first) is not list and all(value is first or value == first for value in each):
         return first

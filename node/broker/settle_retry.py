@@ -18,14 +18,14 @@ from cluster.cluster_node import ClusterNode
 from cluster.groups.outcome import ELSEWHERE, NOT_UPGRADED, Done, Outcome, called_back, decided
 from cluster.machine.commands import Discard, Extend, Return, SetCredit, Settle
 from cluster.machine.replies import Ok
-from cluster.peers.forwarding import Ends, Over
+from cluster.peers.forwarding import Ends, Unwanted
 from cluster.types import ConsumerKey, GroupId, QueueId
 from node.metrics.client_counters import Counts, DeliveryCounters
 
-#: For who is not answered. Beyond, the group has lost its majority, and its sessions will be ended
-#: when it is back.
+#: For callers that get no answer. Beyond, the group has lost its majority, and its sessions will be
+#: ended when it is back.
 PATIENCE_S = 300.0
-#: For who waits for an answer.
+#: For callers that wait for an answer.
 ANSWER_S_MAX = 15.0
 
 #: What may be said of deliveries; the last two are no settles, and go the same way, in its order.
@@ -33,7 +33,7 @@ SettleCommand = Settle | Return | Discard | Extend | SetCredit
 
 
 class SettleRetry:
-    """One a node: proposes settles until a leader has decided."""
+    """One per node: proposes settles until a leader has decided."""
 
     def __init__(self, cluster: ClusterNode, counts: Counts) -> None:
         self._cluster = cluster
@@ -54,13 +54,13 @@ class SettleRetry:
         served: DeliveryCounters | None = None,
     ) -> None:
         """`done` is told what was decided. Only what is said `by_client` counts as settled, for
-        `served` too. Who is `redirected` asks the next leader itself.
+        `served` too. A client that is `redirected` asks the next leader itself.
         """
         ends: Ends = decided
-        over: Over = partial(self._is_lost, group)
+        unwanted: Unwanted = partial(self._is_lost, group)
         if type(command) is SetCredit:
             self._credits[group, command.queue, command.consumer] = command
-            over = partial(self._is_lost_or_outdated, group, command)
+            unwanted = partial(self._is_lost_or_outdated, group, command)
             unguarded = False
         else:
             unguarded = getattr(command, "token", None) is None
@@ -71,7 +71,7 @@ class SettleRetry:
             command,
             partial(self._outcome, group, command, done, by_client, served),
             within_s=within_s,
-            over=over,
+            unwanted=unwanted,
             ends=ends,
         )
 
@@ -83,7 +83,7 @@ class SettleRetry:
         redirected: bool = False,
         served: DeliveryCounters | None = None,
     ) -> Outcome:
-        """The same, for who waits for an answer."""
+        """The same, for callers that wait for an answer."""
         return await called_back(
             lambda done: self.settle(
                 group, command, done, within_s=ANSWER_S_MAX, redirected=redirected, served=served

@@ -35,7 +35,7 @@ def check_split(name: str, value: Any) -> Split:
 
 
 class Splitting:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -42,7 +42,7 @@ FILTER_VALUE: Final = "x-stream-filter-value"
 MARKER: Final = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\n\r\n"
 #: Messages that are looked at for one page, however few of them are wanted.
 LOOKED_AT_MAX: Final = 1_000
-#: Bodies that are loaded at once, for who wants only some of them.
+#: Bodies that are loaded at once, for readers that want only some of them.
 SKIMMED_BYTES: Final = 1 << 20
 #: After so long without news a reader looks again where its messages are: its node may have got a
 #: copy, or lost it.
@@ -99,7 +99,7 @@ class _Meant:
 
 
 class StreamReads:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, broker: Broker, peer_rpc: PeerRpc) -> None:
         self.cluster = broker.cluster

@@ -58,7 +58,7 @@ CARRIED_AT_ONCE_MAX = 64
 
 
 class TransactionCoordinator:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, tasks: Tasks) -> None:
         self._cluster = cluster

@@ -28,7 +28,7 @@ LIMIT = "max-bytes"
 
 
 class VhostQuotas:
-    """One a node. `sample` is called once a second."""
+    """One per node. `sample` is called once a second."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, rows: QueueRows) -> None:
         #: Why publishes to a virtual host are refused, by its name. Replaced, never changed.

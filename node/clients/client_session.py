@@ -1,4 +1,4 @@
-"""One client's connection, in no protocol's words: what it asks, and its consumers."""
+"""One client, in no protocol's words: what it asks, and its consumers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from cluster.machine.commands import (
     Settle,
     Withdraw,
 )
-from cluster.machine.replies import Ok, PartKept
-from cluster.machine.replies import Subscribed as SubscribedReply
+from cluster.machine.replies import Ok, PartKept, Subscribed
 from cluster.types import ConsumerKey, GroupId, QueueId, SessionId
 from node.access.permissions import Access
 from node.broker.broker import Broker, Gone, check_credit
@@ -58,7 +57,9 @@ class ClientTransport(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A subscription made through this connection."""
+    """A consumer of this client: between `ChannelConsumer`, which is AMQP's, and `ConsumerState` of
+    the leader's dispatcher.
+    """
 
     info: QueueInfo
     key: ConsumerKey
@@ -70,7 +71,7 @@ class Subscription:
     cancelled: bool = False
     handed: DeliveryProgress = field(
         default_factory=DeliveryProgress
-    )  # of that, what the network has
+    )  # of that, what the transport was given
 
 
 class ConsumerRelay(Protocol):
@@ -96,8 +97,8 @@ class ConsumerRelay(Protocol):
 
 class ClientSession:
     """A client as the broker knows it, in no protocol's words: a native connection, or one AMQP
-    channel that consumes; `Traffic`, the dispatcher and the relay call it a connection. It is no
-    socket; that is `peer`, through which answers leave. What raises BrokerError is for the client
+    channel that consumes. A *connection* of `Traffic`, the dispatcher and the relay is one of
+    these. It is no socket; answers leave through `peer`. What raises BrokerError is for the client
     to be told.
     """
 
@@ -181,22 +182,22 @@ class ClientSession:
         self.peer.pause_reading()
 
     def taken(self, frame: outgoing.Delivery) -> None:
-        """The network took this delivery: there is room for more."""
+        """This delivery does not congest the connection, or no longer: there is room for more."""
         if frame.origin:
             self._relay.taken(frame.origin, frame.size_bytes)
         else:
-            self._traffic.sent(self.id, frame.size_bytes)
+            self._traffic.taken(self.id, frame.size_bytes)
 
     def handed(self, frame: outgoing.Delivery) -> None:
-        """The network is given this delivery, from now on it may be at the client."""
+        """The transport is given this delivery: from now on it may be at the client."""
         info = self._broker.locate(self.vhost, frame.queue)
         consumer = None if info is None else self.consumers.get((info.queue, frame.consumer))
         if consumer is not None:
             for batch in frame.batches:
-                consumer.handed.sent(batch)
+                consumer.handed.add(batch)
 
     def handed_in(self, group: GroupId) -> list[HandedTo]:
-        """How far the network is with each consumer of this group."""
+        """What the transport was given for each consumer of this group."""
         known = self._handed_before | self._handed_now()
         return [
             HandedTo(*ref, progress.mark, tuple(progress.held))
@@ -410,7 +411,7 @@ class ClientSession:
             timeout_ms=timeout_ms,
         )
         reply = await self._in_session(info.group, lambda: self._broker.ask(info.group, command))
-        assert isinstance(reply, SubscribedReply)
+        assert isinstance(reply, Subscribed)
         if self.closed:
             return
         self.peer.send(outgoing.SubscribeAnswer(request, reply.consumer, reply.active))

@@ -36,7 +36,7 @@ class Client(Protocol):
 
 
 class Clients:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, auth: Auth, peer_rpc: PeerRpc, counters: ClientCounters | None = None
@@ -56,7 +56,7 @@ class Clients:
         self._counters.connections_opened += 1
 
     def remove(self, client: Client) -> None:
-        """Twice is once."""
+        """Idempotent."""
         key = (client.user_name, client.vhost)
         alike = self._alike.get(key, {})
         if client in alike:

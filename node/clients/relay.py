@@ -361,7 +361,7 @@ class Relay:
             case ["taken", int(attachment), int(size_bytes)]:
                 served = self._served.get((peer, attachment))
                 if served is not None:
-                    self._traffic.sent(served.connection, size_bytes)
+                    self._traffic.taken(served.connection, size_bytes)
             case ["cancel", int(attachment)]:
                 served = self._served.get((peer, attachment))
                 if served is not None:
@@ -385,7 +385,7 @@ class Relay:
         batches = [unpacked(row) for row in rows]
         consumer = attached.consumer
         for batch in batches:
-            consumer.progress.sent(batch)
+            consumer.progress.add(batch)
         frame = Delivery(consumer.info.name, consumer.key, batches, size_bytes, attachment)
         attached.connection.send(frame)
 

@@ -34,14 +34,14 @@ def name_of(session: SessionId) -> str:
 
 
 class Sessions:
-    """All connections of this node, by session."""
+    """All clients of this node, by session."""
 
     def __init__(self, broker: Broker, traffic: Traffic, relay: Relay, tasks: Tasks) -> None:
         self._broker = broker
         self._traffic = traffic
         self._relay = relay
         self._tasks = tasks
-        self._connections: dict[SessionId, ClientSession] = {}
+        self._clients: dict[SessionId, ClientSession] = {}
         self._counted: set[SessionId] = set()  # without the channels of other connections
         self._resumable: dict[SessionId, float] = {}  # detached here: until, loop time
         self._leases: dict[SessionId, asyncio.TimerHandle] = {}
@@ -53,8 +53,8 @@ class Sessions:
         return len(self._counted)
 
     @property
-    def connections(self) -> list[ClientSession]:
-        return list(self._connections.values())
+    def clients(self) -> list[ClientSession]:
+        return list(self._clients.values())
 
     def connect(
         self,
@@ -83,7 +83,7 @@ class Sessions:
         if resume_ms > limits.resume_ms_max:
             raise Refused("bad_argument", f"resume_ms may be at most {limits.resume_ms_max}")
         key = SessionId(f"{quote(user, safe='')}/{session}" if user else session)
-        older = self._connections.get(key)
+        older = self._clients.get(key)
         if older is None and counted and len(self) >= limits.connections_max:
             raise Refused("too_many_connections", f"this node takes {limits.connections_max}")
         until = self._resumable.pop(key, 0.0)
@@ -91,7 +91,7 @@ class Sessions:
         if older is not None:
             self._release(older)
             older.peer.close("taken_over", "a newer connection has this session")
-        connection = ClientSession(
+        client = ClientSession(
             peer,
             key,
             broker=self._broker,
@@ -103,39 +103,39 @@ class Sessions:
             forward=forward,
         )
         if older is not None:
-            connection.take_over(older)
-        self._connections[key] = connection
+            client.take_over(older)
+        self._clients[key] = client
         if counted:
             self._counted.add(key)
-        return connection, resumed
+        return client, resumed
 
-    def disconnect(self, connection: ClientSession, *, goodbye: bool) -> None:
-        """The connection is over: said goodbye, or lost. Twice is once."""
-        if self._connections.get(connection.session) is not connection:
+    def disconnect(self, client: ClientSession, *, goodbye: bool) -> None:
+        """The connection is over: said goodbye, or lost. Idempotent."""
+        if self._clients.get(client.session) is not client:
             return
-        del self._connections[connection.session]
-        self._counted.discard(connection.session)
-        self._release(connection)
-        groups = connection.groups | connection.moved_groups
-        if not goodbye and connection.resume_ms > 0:
+        del self._clients[client.session]
+        self._counted.discard(client.session)
+        self._release(client)
+        groups = client.groups | client.moved_groups
+        if not goodbye and client.resume_ms > 0:
             self._forget_old()
-            until = asyncio.get_running_loop().time() + connection.resume_ms / 1000
-            self._resumable[connection.session] = until
+            until = asyncio.get_running_loop().time() + client.resume_ms / 1000
+            self._resumable[client.session] = until
         cluster = self._broker.cluster
         node, incarnation = cluster.node, cluster.links.incarnation
         for group in sorted(groups):
-            handed = connection.handed_in(group)
-            if goodbye and group in connection.groups:
-                command = CloseSession(connection.session, handed)
+            handed = client.handed_in(group)
+            if goodbye and group in client.groups:
+                command = CloseSession(client.session, handed)
             else:  # does nothing where the session lives at another node by now
-                command = DetachSession(connection.session, node, incarnation, handed)
-            work = self._propose_end(group, connection.session, command)
+                command = DetachSession(client.session, node, incarnation, handed)
+            work = self._propose_end(group, client.session, command)
             self._tasks.start(work, name="end_session")
 
-    def _release(self, connection: ClientSession) -> None:
-        connection.closed = True
-        self._traffic.close(connection.id)
-        self._relay.release(connection)
+    def _release(self, client: ClientSession) -> None:
+        client.closed = True
+        self._traffic.close(client.id)
+        self._relay.release(client)
 
     def _forget_old(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -151,19 +151,19 @@ class Sessions:
         """Until the group has heard it, or the session is back: then it hears when that is over."""
         cluster = self._broker.cluster
 
-        def over() -> bool:
+        def unwanted() -> bool:
             lost = cluster.transient.is_lost(group, cluster.catalog_machine)
-            return lost or session in self._connections
+            return lost or session in self._clients
 
         heard = False
         for known in (command, replace(command, handed=None)):  # for a group of a former release
-            if over():
+            if unwanted():
                 break
-            outcome = await cluster.retries.ask(group, known, within_s=math.inf, over=over)
+            outcome = await cluster.retries.ask(group, known, within_s=math.inf, unwanted=unwanted)
             heard = decided(outcome)
             if outcome.code != NOT_UPGRADED:
                 break
-        back = self._connections.get(session)
+        back = self._clients.get(session)
         if back is not None and not heard:
             back.moved_groups.add(group)
 
@@ -209,22 +209,22 @@ class Sessions:
         self._ended(group, session, reason)
 
     def _ended(self, group: GroupId, session: SessionId, reason: str) -> None:
-        connection = self._connections.get(session)
+        client = self._clients.get(session)
         # A connection that has not opened the session there is a later one than what has ended.
-        if connection is None or group not in connection.groups or reason == "closed":
+        if client is None or group not in client.groups or reason == "closed":
             return
         log.info("session_ended", session=session, reason=reason)
-        connection.groups.discard(group)
-        self.disconnect(connection, goodbye=True)
-        connection.peer.close("session_ended", f"the session was ended: {reason}")
+        client.groups.discard(group)
+        self.disconnect(client, goodbye=True)
+        client.peer.close("session_ended", f"the session was ended: {reason}")
 
     # --- the end ----------------------------------------------------------------------------------
 
     def stop_reading(self) -> None:
         """No new connections, and nothing more is read from the open ones: what is in hand ends."""
         self._stopping = True
-        for connection in self.connections:
-            connection.stop_reading()
+        for client in self.clients:
+            client.stop_reading()
 
     def open(self) -> None:
         """Connections may come again."""
@@ -232,5 +232,5 @@ class Sessions:
 
     def stop(self) -> None:
         """The open connections are told to go elsewhere."""
-        for connection in self.connections:
-            connection.peer.close("stopping", "this node is stopping: connect to another one")
+        for client in self.clients:
+            client.peer.close("stopping", "this node is stopping: connect to another one")

@@ -9,9 +9,9 @@ from typing import Any, Protocol, assert_never, cast
 
 import structlog
 
+from cluster.groups.cold_reads import Arrived
 from cluster.groups.group import Group, Outcome, Role
 from cluster.groups.group_like import GroupLike
-from cluster.groups.proposals import Arrived
 from cluster.machine import QueueMachine
 from cluster.machine.commands import Command, Enqueue, Settle
 from cluster.machine.effects import Effect
@@ -63,7 +63,7 @@ class Sink(Protocol):
 
 
 class Traffic:
-    """One a node: the dispatcher's arms and legs."""
+    """One per node: the dispatcher's arms and legs."""
 
     def __init__(self, broker: Broker, tasks: Tasks) -> None:
         limits = broker.limits
@@ -100,8 +100,8 @@ class Traffic:
         self._sinks.pop(connection, None)
         self.dispatcher.closed(connection)
 
-    def sent(self, connection: ConnectionId, size_bytes: int) -> None:
-        self.dispatcher.sent(connection, size_bytes)
+    def taken(self, connection: ConnectionId, size_bytes: int) -> None:
+        self.dispatcher.taken(connection, size_bytes)
         if self.dispatcher.confirming or self.dispatcher.delivering:
             self._schedule_flush()
 
@@ -158,14 +158,14 @@ class Traffic:
     # --- what the cluster tells -------------------------------------------------------------------
 
     def _effects(self, group: GroupLike, stamp: Stamp, effects: Sequence[Effect]) -> None:
-        self.dispatcher.applied(group.id, effects)
+        self.dispatcher.effects(group.id, effects)
         self._perform()
 
     def _role(self, group: Group, role: Role, term: int) -> None:
         if group.id not in self._cluster.groups or group is self._cluster.catalog:
             return
         if role is Role.LEADER:
-            self.dispatcher.applied(group.id, group.machine.on_leader())
+            self.dispatcher.effects(group.id, group.machine.on_leader())
         else:
             self.dispatcher.follows(group.id)
         self._perform()

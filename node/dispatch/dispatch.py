@@ -103,7 +103,8 @@ class ConsumerState:
     ahead: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     pending: deque[Chunk] = field(default_factory=deque[Chunk])  # never sent; at most what it holds
     cancelled: bool = False
-    windowed: bool = False  # the machine waits until it hears what left: first, last, token
+    windowed: bool = False  # the machine waits until it hears what was dispatched
+    #: First, last, token of what was dispatched and the machine has not heard of yet.
     unreported: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     unreported_count: int = 0
     fetching: bool = False  # waits for an entry that is not in memory
@@ -118,7 +119,7 @@ class ConnectionState:
     id: ConnectionId
     in_flight: InFlight
     confirms: list[Confirm] = field(default_factory=list[Confirm])
-    unsent_bytes: int = 0  # delivered, not yet taken by the network
+    unsent_bytes: int = 0  # delivered, and not `taken` yet
     consumers: dict[tuple[QueueId, ConsumerKey], ConsumerState] = field(
         default_factory=dict[tuple[QueueId, ConsumerKey], ConsumerState]
     )
@@ -179,7 +180,7 @@ class Dispatcher:
         self._connections[connection] = ConnectionState(connection, in_flight)
 
     def closed(self, connection: ConnectionId) -> None:
-        """Its consumers are no longer known here; the machine still knows them. Twice is once."""
+        """Its consumers are no longer known here; the machine still knows them. Idempotent."""
         gone = self._connections.pop(connection, None)
         if gone is None:
             return
@@ -188,8 +189,8 @@ class Dispatcher:
         self.confirming.pop(connection, None)
         self.delivering.pop(connection, None)
 
-    def sent(self, connection: ConnectionId, size_bytes: int) -> None:
-        """The network took this much of what was delivered."""
+    def taken(self, connection: ConnectionId, size_bytes: int) -> None:
+        """So much of what was delivered no longer congests the connection: there is room again."""
         state = self._connections.get(connection)
         if state is None:
             return
@@ -276,8 +277,8 @@ class Dispatcher:
         """From now on this connection gets what the consumer gets; first, what it holds and lacks.
 
         `holds` is what the machine says, `progress` what the client has of it; `windowed`: the
-        machine assigns more when it is told what left; `is_large`: whether a position has a large
-        body. What a leader sent and did not settle any more is settled now.
+        machine assigns more when it is told what was dispatched; `is_large`: whether a position has
+        a large body. What a leader sent and did not settle any more is settled now.
         """
         ref = (queue, consumer)
         state = self._connections[connection]
@@ -292,9 +293,9 @@ class Dispatcher:
         if windowed:
             for chunk in holds:
                 if chunk.token <= progress.mark:
-                    self._left(entry, chunk.first, chunk.bodies.count, chunk.token)
+                    self._note_dispatched(entry, chunk.first, chunk.bodies.count, chunk.token)
             for first, last, token in progress.held:
-                self._left(entry, first, last - first + 1, token)
+                self._note_dispatched(entry, first, last - first + 1, token)
             self._report(entry)
         self._consumers[ref] = state.consumers[ref] = entry
         self._of_group.setdefault(group, set()).add(ref)
@@ -337,7 +338,7 @@ class Dispatcher:
 
     # --- groups -----------------------------------------------------------------------------------
 
-    def applied(self, group: GroupId, effects: Sequence[Effect]) -> None:
+    def effects(self, group: GroupId, effects: Sequence[Effect]) -> None:
         """Effects of a group that this node leads; when it starts to lead, all that is owed."""
         for effect in effects:
             if type(effect) is Deliver:
@@ -391,7 +392,7 @@ class Dispatcher:
     # --- what leaves at the end of an iteration ---------------------------------------------------
 
     def flush(self) -> None:
-        """All new confirms as one frame a connection; deliveries while buffers have room."""
+        """All new confirms as one frame per connection; deliveries while buffers have room."""
         for state in self.confirming.values():
             self._outputs.append(Send(state.id, PublishConfirms(state.confirms)))
             state.confirms = []
@@ -459,10 +460,10 @@ class Dispatcher:
             delivery = Delivery(consumer.name, consumer.key, batches, size_bytes)
             self._outputs.append(Send(state.id, delivery))
             for batch in batches:
-                consumer.progress.sent(batch)
+                consumer.progress.add(batch)
             if consumer.windowed:
                 for batch in batches:
-                    self._left(consumer, batch.first, len(batch.bodies), batch.token)
+                    self._note_dispatched(consumer, batch.first, len(batch.bodies), batch.token)
                 self._report(consumer)
             if consumer.timed is None:
                 first = batches[0].first
@@ -505,12 +506,12 @@ class Dispatcher:
         if len(waiting) == 1:
             self._outputs.append(Fetch(group, first, last))
 
-    def _left(self, consumer: ConsumerState, first: int, count: int, token: int) -> None:
+    def _note_dispatched(self, consumer: ConsumerState, first: int, count: int, token: int) -> None:
         consumer.unreported.append((first, first + count - 1, token))
         consumer.unreported_count += count
 
     def _report(self, consumer: ConsumerState) -> None:
-        """Half a window at a time: no command a delivery, and the other half is on its way."""
+        """Half a window at a time: no command per delivery, and the other half is on its way."""
         if consumer.unreported_count * 2 >= UNLIMITED_CREDIT:
             command = Handed(consumer.queue, consumer.key, consumer.unreported)
             self._outputs.append(Propose(consumer.group, command, None))
@@ -572,7 +573,7 @@ def batch_of(chunk: Chunk, bodies: Sequence[tuple[Body, Any]]) -> MessageBatch:
         chunk.delivery_count,
         chunk.acquired_count,
         list(map(BODY, bodies)),
-        # A list always means one a body, so a shared value that is itself a list is spelled out.
+        # A list always means one per body, so a shared value that is itself a list is spelled out.
         first if shared and type(first) is not list else metas,
         chunk.deaths,
     )

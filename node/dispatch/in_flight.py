@@ -1,4 +1,4 @@
-"""Published, and without an outcome yet: over a limit, who publishes it is read no further."""
+"""Published, and without an outcome yet: over a limit, publishers are read no further."""
 
 from __future__ import annotations
 

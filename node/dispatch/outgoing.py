@@ -17,7 +17,7 @@ class MessageBatch(NamedTuple):
     delivery_count: int
     acquired_count: int
     bodies: list[Body]  # a large one is alone in its batch
-    meta: Any  # None, one value for all bodies, or a list with one a body
+    meta: Any  # None, one value for all bodies, or a list with one per body
     deaths: Any
 
 

@@ -1,7 +1,7 @@
-"""How far a client is with its deliveries, and how far the network took what it was sent.
+"""How far a client is with its deliveries, and what of them was handed to the transport.
 
-When a connection is lost, deliveries that never left are no failed deliveries: what the network did
-not take waits here, and only what it took counts in the progress of its consumer.
+When a connection is lost, deliveries that never left are no failed deliveries: what the transport
+was not given waits here, and only what it was given counts in the progress of its consumer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Held = Sequence[tuple[int, int, int]]  # first, last, token
 
 
 class DeliveryProgress:
-    """How far a client is: it has every chunk up to the token `mark`, and `held` beyond."""
+    """How far a consumer is: it has every chunk up to the token `mark`, and `held` beyond. To have
+    is the owner's word: the dispatcher queued it, the transport was given it, the client said so.
+    """
 
     __slots__ = ("_token", "held", "mark")
 
@@ -32,7 +34,7 @@ class DeliveryProgress:
         self.held = list(held)
         self._token = 0
 
-    def sent(self, batch: MessageBatch) -> None:
+    def add(self, batch: MessageBatch) -> None:
         self.advance(batch.first, batch.first + len(batch.bodies) - 1, batch.token)
 
     def advance(self, first: int, last: int, token: int) -> None:
@@ -68,15 +70,15 @@ class WrittenPieces:
     __slots__ = ("pieces",)
 
     def __init__(self) -> None:
-        #: From which byte, up to which, what; the network does not have them yet.
+        #: From which byte, up to which, what; the transport was not given them yet.
         self.pieces: deque[tuple[int, int, WrittenPiece]] = deque()
 
     def wrote(self, start: int, end: int, piece: WrittenPiece) -> None:
         """It is the bytes from `start` to `end` of what was written so far."""
         self.pieces.append((start, end, piece))
 
-    def took(self, count: int) -> None:
-        """The network has so many bytes, or more."""
+    def given(self, count: int) -> None:
+        """To the transport: so many bytes, or more."""
         pieces = self.pieces
         while pieces and pieces[0][1] <= count:
             piece = pieces.popleft()[2]
@@ -84,7 +86,7 @@ class WrittenPieces:
 
     def ends_at(self, count: int) -> None:
         """It has no more than these, and never will."""
-        self.took(count)
+        self.given(count)
         if self.pieces and self.pieces[0][0] < count:
             start, end, piece = self.pieces[0]
             # What frames a message takes no bytes off this: rather one too many.

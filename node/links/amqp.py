@@ -139,7 +139,7 @@ class LinkConnection:
 
 
 class AmqpClient:
-    """One a node: opens connections for its links."""
+    """One per node: opens connections for its links."""
 
     def __init__(self, local: LocalConnect) -> None:
         self._local = local

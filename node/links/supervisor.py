@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
@@ -28,24 +29,41 @@ log = structlog.get_logger(__name__)
 KIND = "links"
 #: Changes come in bursts: so long after one look the next.
 LOOK_S_MIN = 0.25
-#: Without any sign of a change it is looked all the same, this often.
+#: Without any sign of a change they are checked all the same, this often.
 LOOK_S_MAX = 5.0
-#: A link that is told to end may take so long to finish what it has in hand.
+#: A link that is told to end may take so long to finish what it has in hand. Then it is told again:
+#: a client library may swallow a cancellation.
 END_S_MAX = 2.0
+#: So often, when the node stops.
+ENDS_MAX = 2
 #: Of the delay between two tries, more or less: links that failed together come back apart.
 JITTER = 0.2
 ERROR_CHARS_MAX = 500
 
 
+@dataclass
+class _Running:
+    link: Link
+    task: asyncio.Task[None]
+    ended_at_s: float | None = None  # of the loop's clock; None: it may run
+
+    def end(self) -> None:
+        """Cancels it, and again if it runs on."""
+        now_s = asyncio.get_running_loop().time()
+        if self.ended_at_s is None or now_s - self.ended_at_s >= END_S_MAX:
+            self.ended_at_s = now_s
+            self.task.cancel()
+
+
 class LinkSupervisor:
-    """One a node. `add` the kinds before the cluster starts; `run` when it has."""
+    """One per node. `add` the kinds before the cluster starts; `run` when it has."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, tasks: Tasks) -> None:
         self._cluster = cluster
         self._peer_rpc = peer_rpc
         self._tasks = tasks
         self._kinds: dict[str, LinkKind] = {}
-        self._links: dict[LinkKey, tuple[Link, asyncio.Task[None]]] = {}
+        self._links: dict[LinkKey, _Running] = {}
         self._wanted: dict[LinkKey, LinkSpec] = {}
         self._looked_at = -1  # how far the catalog was applied when `_wanted` was asked for
         self._waits_for_catalog = False
@@ -62,7 +80,7 @@ class LinkSupervisor:
 
     def here(self) -> list[Link]:
         """Those that this node runs."""
-        return [link for link, _ in self._links.values()]
+        return [running.link for running in self._links.values()]
 
     async def statuses(self, kind: str) -> list[tuple[LinkSpec, Mapping[str, Any]]]:
         """Of all links of this kind in the cluster: what is wanted, and what its owner says."""
@@ -97,10 +115,10 @@ class LinkSupervisor:
                 raise Refused("bad_argument", "this node does not understand what to do with links")
 
     def _restart(self, key: LinkKey) -> bool:
-        found = self._links.get(key)
-        if found is None:
+        running = self._links.get(key)
+        if running is None:
             return False
-        found[1].cancel()
+        running.end()
         self._now.set()
         return True
 
@@ -112,19 +130,21 @@ class LinkSupervisor:
             self._now.clear()
             self._look()
             await asyncio.sleep(LOOK_S_MIN)
+            ending = any(running.ended_at_s is not None for running in self._links.values())
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S_MAX):
+                async with asyncio.timeout(END_S_MAX if ending else LOOK_S_MAX):
                     await self._now.wait()
 
     async def stop(self) -> None:
         """Those that run end; none begins any more."""
         self._stopping = True
         self._now.set()
-        running = [task for _, task in self._links.values()]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=END_S_MAX)
+        for _ in range(ENDS_MAX):
+            tasks = [each.task for each in self._links.values() if not each.task.done()]
+            for task in tasks:
+                task.cancel()  # whoever was told to end just before, too
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_S_MAX)
 
     def _look(self) -> None:
         applied = self._cluster.catalog.applied_index
@@ -136,20 +156,23 @@ class LinkSupervisor:
                 self._waits_for_catalog = True
                 self._cluster.catalog.on_next.append(self._catalog_moved)
             self._looked_at = applied
-        for key, (link, task) in list(self._links.items()):
+        for key, running in list(self._links.items()):
             spec = self._wanted.get(key)
-            if task.done():
+            if running.task.done():
                 del self._links[key]
             elif (
-                spec is None or spec != link.spec or not self._owns(spec.anchor)
-            ) and not task.cancelling():
-                task.cancel()  # a later look finds that it has ended
+                running.ended_at_s is not None
+                or spec is None
+                or spec != running.link.spec
+                or not self._owns(spec.anchor)
+            ):
+                running.end()  # a later look finds that it has ended
         for key, spec in self._wanted.items():
             if key not in self._links and not self._stopping and self._owns(spec.anchor):
                 link = Link(spec, self._cluster.node, self._cluster.now_ms)
                 task = self._tasks.start(self._keep(link), name=f"link {key}")
                 task.add_done_callback(lambda _: self._now.set())
-                self._links[key] = link, task
+                self._links[key] = _Running(link, task)
 
     def _role_changed(self, group: Group, role: Role, term: int) -> None:
         self._now.set()
@@ -166,20 +189,23 @@ class LinkSupervisor:
         spec = link.spec
         kind, vhost, name = spec.key
         while True:
+            failure: BaseException | None = None
             try:
                 await spec.run(link)
-            except (Exception, asyncio.CancelledError) as error:  # whatever a client library raises
-                task = asyncio.current_task()
-                # What fails just then hides that it was told to end: so do a library and TaskGroup.
-                if task is None or task.cancelling():
-                    log.info("link_stopped", kind=kind, vhost=vhost, link=name)
-                    raise asyncio.CancelledError from error
-                link.failed(_reason_of(error))
-                log.warning("link_failed", kind=kind, vhost=vhost, link=name, reason=link.error)
-            else:
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 -- a library's
+                failure = error
+            task = asyncio.current_task()
+            # However it ended, it was told to: a library and TaskGroup hide that.
+            if task is None or task.cancelling():
+                log.info("link_stopped", kind=kind, vhost=vhost, link=name)
+                raise asyncio.CancelledError from failure
+            if failure is None:
                 link.become("terminated")
                 log.info("link_done", kind=kind, vhost=vhost, link=name)
                 await asyncio.Event().wait()
+            else:
+                link.failed(_reason_of(failure))
+                log.warning("link_failed", kind=kind, vhost=vhost, link=name, reason=link.error)
             delay_s = spec.reconnect_delay_s * random.uniform(1 - JITTER, 1 + JITTER)
             await asyncio.sleep(delay_s)
 

@@ -108,7 +108,7 @@ class _Resource(NamedTuple):
 
 
 class ManagementRoutes:
-    """One a node."""
+    """One per node."""
 
     PATH: Final = "/api{tail:(/.*)?}"
 

@@ -86,7 +86,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     if route.queues:
         ingress.check_vhost(access.vhost)
     given = shown(given)
-    own = [ingress.own(info, attrs, given) for info in route.queues]
+    own = [ingress.attrs_for_queue(info, attrs, given) for info in route.queues]
     counted.published([payload], routed=len(route.queues), confirm=True)
     counted.dropped += not route.queues
     async with ingress.room.of(len(payload) + len(where) + len(given)):
@@ -108,7 +108,7 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
 def _reply(
     call: Call, name: str, where: bytes, properties: bytes, attrs: Attrs | None, payload: bytes
 ) -> bool:
-    """To who waits for an answer, through no queue."""
+    """To the requester that waits for an answer, through no queue."""
     check_reply(attrs)
     taken = call.services.direct_replies.deliver(name, where, properties, [payload])
     counted = call.services.counters.http

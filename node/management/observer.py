@@ -79,7 +79,7 @@ def _now() -> Moment:
 
 
 class Observer:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, services: ManagementServices) -> None:
         self._services = services

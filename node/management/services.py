@@ -12,7 +12,7 @@ from node.access.auth import Auth
 from node.broker.alarms import Alarms
 from node.broker.broker import Broker
 from node.broker.moving import Moving
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.splitting import Splitting
 from node.clients.clients import Clients
 from node.clients.sessions import Sessions
@@ -66,7 +66,7 @@ class ManagementServices:
     sessions: Sessions
     clients: Clients
     direct_replies: DirectReplies
-    publisher: Publisher
+    publisher: QueuePublisher
     auth: Auth
     alarms: Alarms
     health: Health

@@ -81,7 +81,7 @@ class Files:
 
 
 class Site:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth

@@ -189,7 +189,7 @@ class ProtocolCounters:
 
 
 class ClientCounters:
-    """One a node."""
+    """One per node."""
 
     __slots__ = (
         "amqp091",

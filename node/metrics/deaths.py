@@ -24,7 +24,7 @@ Dead = Mapping[tuple[str, bool], int]
 
 
 class Deaths:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode) -> None:
         self._cluster = cluster

@@ -90,7 +90,7 @@ class _Given(CollectorRegistry):
 
 
 class Endpoints:
-    """One a node. Nobody needs a password for them: what they tell holds no secret."""
+    """One per node. Nobody needs a password for them: what they tell holds no secret."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

@@ -45,7 +45,7 @@ class Watch:
         wal, drive_loop = self._cluster.log.wal, self._cluster.drive_loop
         self._seen = (wal.record_count, wal.written_bytes)
         drive_loop.iterations.clear()
-        drive_loop.commits.clear()
+        drive_loop.commit_seconds.clear()
 
     def look(self) -> None:
         """Count what was measured since the last look."""
@@ -57,8 +57,8 @@ class Watch:
             self.round_seconds.add(seconds)
             self.round_records.add(records - records_before)
             self.round_bytes.add(size - size_before)
-        while drive_loop.commits:
-            self.commit_seconds.add(drive_loop.commits.popleft())
+        while drive_loop.commit_seconds:
+            self.commit_seconds.add(drive_loop.commit_seconds.popleft())
 
     def start(self) -> None:
         """Until `stop`. A timer, since a task would wake an idle loop for twice the work."""

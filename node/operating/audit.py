@@ -29,7 +29,7 @@ Outcome = Literal["ok", "refused", "failed", "unknown"]
 
 
 class Audit:
-    """One a node: to the log, and to a file of its own where the settings name one."""
+    """One per node: to the log, and to a file of its own where the settings name one."""
 
     def __init__(self, node: str, path: str | None) -> None:
         """SettingsError: the file cannot be written."""

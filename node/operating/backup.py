@@ -39,7 +39,7 @@ BUSY = "overloaded"
 
 
 class Backups:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self._cluster = cluster

@@ -25,7 +25,7 @@ NAMED_MAX = 3
 
 
 class CatchUp:
-    """One a node; `run` ends when it has caught up."""
+    """One per node; `run` ends when it has caught up."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, *, patience_s: float) -> None:
         self.done = False

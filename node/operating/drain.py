@@ -57,7 +57,7 @@ class Listener(Protocol):
 
 
 class Drain:
-    """One a node. `listeners`: once there are any."""
+    """One per node. `listeners`: once there are any."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from node.operating.watchdog import Watchdog
 
 
 class Health:
-    """One a node, which sets what it is doing."""
+    """One per node, which sets what it is doing."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The history of one message out of this node's own log, for who may read its queue.
+"""The history of one message out of this node's own log, for users who may read its queue.
 
 It is told by a process of its own (`node.operating.history_helper`), of lower priority than the
 node, so that neither the loop nor the memory of the node has to do with it. There is one at a time;
@@ -55,7 +55,7 @@ class HistoryLimits(Protocol):
 
 
 class Histories:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class Critical(NamedTuple):
 
 
 class Quorum:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, cluster: ClusterNode, peer_rpc: PeerRpc, *, caught_up: Callable[[], bool]

@@ -1,4 +1,4 @@
-"""Data folders of a new cluster out of a backup: one a founder, all alike."""
+"""Data folders of a new cluster out of a backup: one per founder, all alike."""
 
 from __future__ import annotations
 

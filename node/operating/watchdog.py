@@ -25,7 +25,7 @@ REPORT_S_MIN = 1.0
 
 
 class Watchdog:
-    """One a node; `start` and `stop` are called on the loop that it watches."""
+    """One per node; `start` and `stop` are called on the loop that it watches."""
 
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s

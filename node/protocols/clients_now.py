@@ -18,7 +18,7 @@ def clients_now(amqp: AmqpServer, sessions: Sessions) -> ClientsNow:
         now.unconfirmed += 0 if publishes.confirms is None else publishes.confirms.open
         now.uncommitted += publishes.uncommitted
         now.acks_uncommitted += settles.uncommitted
-    for connection in sessions.connections:
+    for connection in sessions.clients:
         if connection.counted is not None:
             now.publishers["quorate"] += connection.published
             now.consumers["quorate"] += len(connection.consumers)

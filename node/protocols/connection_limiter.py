@@ -21,7 +21,7 @@ ACCEPT_AGAIN_S: Final = 0.5
 
 
 class ConnectionLimiter:
-    """One a node, for all its listeners."""
+    """One per node, for all its listeners."""
 
     def __init__(self, *, per_address_max: int, handshake_s_max: float) -> None:
         self.handshake_s_max = handshake_s_max

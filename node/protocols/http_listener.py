@@ -17,7 +17,7 @@ HEADER_BYTES_MAX: Final = 8190
 
 
 class HttpListener:
-    """One a node, for its listeners of HTTP and HTTPS."""
+    """One per node, for its listeners of HTTP and HTTPS."""
 
     def __init__(
         self, limiter: ConnectionLimiter, *, connections_max: int, body_s_max: float

@@ -18,7 +18,7 @@ from node.protocols.connection_limiter import (
     SecureListener,
     bound_socket,
 )
-from node.protocols.http_listener import HttpListener
+from node.protocols.http_listener import HEADER_BYTES_MAX, LINE_BYTES_MAX, HttpListener
 from node.protocols.tls import Certificates
 from node.settings.settings import Settings
 
@@ -59,6 +59,8 @@ class HttpServer:
             access_log=None,
             shutdown_timeout=SHUTDOWN_S,
             keepalive_timeout=limits.idle_ms_max / 1000,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
         )
         self._sockets: dict[str, socket.socket] = {}
         self._servers: list[asyncio.Server | SecureListener] = []

@@ -28,7 +28,7 @@ Stamp = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Certificates:
-    """One a node. `amqps`, `https` and `peer` are for new connections; open ones keep theirs."""
+    """One per node. `amqps`, `https` and `peer` are for new connections; open ones keep theirs."""
 
     def __init__(self, settings: TlsSettings) -> None:
         """SettingsError: they cannot be used."""

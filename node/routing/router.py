@@ -71,7 +71,7 @@ def _no_property(_: str) -> None: ...
 
 
 class Router:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, catalog: RoutingCatalog) -> None:
         self._catalog = catalog

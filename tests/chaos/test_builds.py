@@ -17,6 +17,7 @@ from cluster.groups.outcome import Outcome
 from cluster.log.wal import Wal
 from cluster.machine.commands import Barrier
 from cluster.types import CATALOG_GROUP
+from tests.testkit.draws import drawn
 
 SEEDS = range(8)
 #: By which seed a build was shown when it was last looked at: that one is tried first.
@@ -99,7 +100,7 @@ def test_every_build_is_tried_here() -> None:
     assert {*FAULTS, *DISKS, *CLOCKS, *APART, *READS, *STREAMS, *LIVE_ONLY} == {*BUILDS}
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", drawn(FAULTS, 4))
 def test_a_broken_build_is_seen(name: str) -> None:
     _seen_and_clean_without(name, FAULTS[name])
 

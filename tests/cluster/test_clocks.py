@@ -70,6 +70,17 @@ async def nothing_happened(world: World, numbers: int) -> None:
     assert all(-2_000 < each < 100 for each in ahead_ms(world))
 
 
+async def test_clocks_are_compared_also_while_the_disk_keeps_the_log_waiting(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await a_world(make_world)
+    node, asked = world.any, list[object]()
+    monkeypatch.setattr(node, "ask_clocks", asked.append)
+    monkeypatch.setattr(node.log, "maintain", asyncio.Event().wait)
+    await asyncio.sleep(2.5)
+    assert asked
+
+
 async def test_a_leader_whose_clock_jumps_for_one_entry(make_world: MakeWorld) -> None:
     world = await a_world(make_world)
     leader = world.leading(group_of(world))

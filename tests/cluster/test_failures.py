@@ -337,7 +337,8 @@ async def test_a_start_is_recorded_when_the_votes_that_it_withholds_are_on_disk(
             await asyncio.Event().wait()
 
     async def slow(wal: Wal) -> float:
-        await asyncio.sleep(1)
+        if wal.disk is disk:
+            await asyncio.sleep(2)
         return await sync(wal)
 
     monkeypatch.setattr(DiskIdentity, "record", never_ends)

@@ -54,7 +54,7 @@ class Local:
             agreed_time=AgreedTime(NODE, self.clock, tuple),
         )
         self.told: list[Effect] = []
-        self.group.on_applied.append(self._tell)
+        self.group.on_effects.append(self._tell)
         self.config = QueueConfig(**config)
 
     def _tell(self, group: LocalGroup, stamp: Any, effects: Sequence[Effect]) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from cluster.catalog.queue_names import QueueNames
-from cluster.log import MEMBERSHIP, Log, LogIdentity
+from cluster.log import MEMBERSHIP, Log, LogError, LogIdentity
 from cluster.log.disk import SystemClock
+from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import GroupInfo
-from cluster.machine.commands import Barrier, MoveGroup, RemoveNode
+from cluster.machine.commands import Barrier, CreateGroup, MoveGroup, RemoveNode
 from cluster.machine.stream.stream import LOST_MAX
 from cluster.members import moving
 from cluster.members.membership import next_step
@@ -22,7 +23,7 @@ from cluster.members.readmission import GivenUp
 from cluster.raft import replication
 from cluster.raft.configuration import Configuration
 from cluster.recovery.lost_majority import NoCopy, examine, give_up, has_copy, without_copy
-from cluster.types import CATALOG_GROUP, GroupId, NodeId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp
 from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import MakeWorld, World, enqueue
 
@@ -109,6 +110,38 @@ async def test_a_copy_that_was_told_nothing_yet_is_none_when_groups_without_one_
     named = [NoCopy("default-1", (*map(NodeId, [*lost, new]),), [("/", "q")])]
     assert await named_without_copy(world, new, *lost) == named
     assert await named_without_copy(world, other, *lost) == [], "it can not say what the other has"
+
+
+async def test_a_command_that_nodes_have_skipped_is_none_for_the_recovery_either(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = CatalogMachine.apply
+
+    def raising(machine: CatalogMachine, stamp: Stamp, command: Any) -> Any:
+        if isinstance(command, CreateGroup):
+            raise KeyError("a bug")
+        return apply(machine, stamp, command)
+
+    monkeypatch.setattr(CatalogMachine, "apply", raising)
+    world = await make_world(default_groups=0).born()
+    outcome = await world.any.change(CreateGroup("g", tuple(map(NodeId, NODES))))
+    assert outcome.code == "command_skipped"
+    for name in world.names:
+        world.kill(name)
+
+    assert await order(world, "n1", "n2", "n3") == ["catalog"]
+
+
+async def test_a_catalog_of_a_newer_release_is_refused(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world().born()
+    for name in world.names:
+        world.kill(name)
+    monkeypatch.setattr(CatalogMachine, "newest", 0)
+
+    with pytest.raises(LogError, match="catalog cannot be read"):
+        await order(world, "n1", "n2", "n3")
 
 
 def test_a_node_that_a_group_is_on_its_way_to_has_no_copy_of_it() -> None:

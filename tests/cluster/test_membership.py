@@ -22,7 +22,7 @@ from cluster.machine.commands import (
     OpenSession,
     RemoveNode,
 )
-from cluster.members.moving import LEAVE_S_MAX
+from cluster.members.moving import LEAVE_S_MAX, Moving
 from cluster.members.unknown_peers import UNKNOWN_PEER_S
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId, first_term_of
 from tests.cluster.world import MakeWorld, World
@@ -145,6 +145,27 @@ async def test_a_node_leaves_within_seconds_and_is_given_nothing_to_lead_meanwhi
     await world.until(lambda: _state(world["n4"], node) == "removed", 60)
     assert world.loop.time() - began_s < LEAVE_S_MAX
     assert world["n4"].catalog.term <= term + 1
+
+
+async def test_while_a_node_leaves_its_steps_do_not_wait_for_a_period(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world(default_groups=1).born()
+    await join(world, "n4")
+    looks: list[bool] = []
+    look = Moving.look
+
+    def seen(moving: Moving) -> None:
+        look(moving)
+        node = moving._cluster
+        if node.catalog.ready and _state(world[node.node], "n1") == "leaving":
+            looks.append(moving.moves)
+
+    monkeypatch.setattr(Moving, "look", seen)
+    await changed(world, RemoveNode(NodeId("n1")))
+    await world.until(lambda: _state(world["n4"], "n1") == "removed", 60)
+    assert looks
+    assert all(looks)
 
 
 async def test_a_dead_node_is_replaced_by_another(world: World) -> None:

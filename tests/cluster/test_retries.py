@@ -39,7 +39,7 @@ class Leader:
 async def test_what_is_over_is_not_proposed_to_the_next_leader() -> None:
     leader, told, wanted = Leader(), list[Outcome](), Barrier()
     over = False
-    leader.retries.propose(GROUP, Barrier(), told.append, over=lambda: over)
+    leader.retries.propose(GROUP, Barrier(), told.append, unwanted=lambda: over)
     leader.retries.propose(GROUP, wanted, told.append)
     over = True
 

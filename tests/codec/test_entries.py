@@ -29,17 +29,15 @@ from cluster.codec.entries import (
     messages_of,
     number_at,
     only_tag,
-    pack_stamp,
     start_of_enqueue,
     tag_of,
-    unpack_stamp,
     version_needed,
 )
 from cluster.codec.errors import CodecError
 from cluster.machine import commands as c
 from cluster.machine import replies as r
 from cluster.machine.catalog_commands import CatalogStep
-from cluster.types import BodyRef, LargeBody, Stamp
+from cluster.types import BodyRef, LargeBody
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -286,11 +284,6 @@ def test_a_single_command_round_trips(name: str) -> None:
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
 def test_a_reply_round_trips(reply: r.Reply) -> None:
     assert decode_reply(encode_reply(reply)) == reply
-
-
-def test_a_stamp_round_trips() -> None:
-    stamp = Stamp(7, 2, 1_700_000_000_000, 3, 11)
-    assert unpack_stamp(pack_stamp(stamp)) == stamp
 
 
 def test_a_missing_trailing_field_takes_its_default() -> None:

@@ -82,7 +82,7 @@ def flushed(made: Dispatcher) -> list[Any]:
 
 
 def deliver(made: Dispatcher, *chunks: Chunk, consumer: ConsumerKey = CONSUMER) -> list[Any]:
-    made.applied(GROUP, [Deliver(QUEUE, consumer, SESSION, chunks)])
+    made.effects(GROUP, [Deliver(QUEUE, consumer, SESSION, chunks)])
     return flushed(made)
 
 
@@ -245,9 +245,9 @@ def test_deliveries_stop_while_the_network_has_not_taken_the_last_ones():
     assert positions(sent) == [1, 2]  # one frame aims at more than this buffer holds
 
     assert positions(deliver(made, chunk(3, token=3, size=10))) == []
-    made.sent(ONE, 10)
+    made.taken(ONE, 10)
     assert flushed(made) == []
-    made.sent(ONE, 10)
+    made.taken(ONE, 10)
     assert positions(flushed(made)) == [3]
 
 
@@ -256,7 +256,7 @@ def test_consumers_of_one_connection_take_turns():
     half = 600_000
     announce(made)
     announce(made, consumer=OTHER)
-    made.applied(
+    made.effects(
         GROUP,
         [
             Deliver(QUEUE, CONSUMER, SESSION, [chunk(n, token=n, size=half) for n in range(1, 5)]),
@@ -319,7 +319,7 @@ def test_a_cancelled_consumer_is_still_sent_what_it_holds():
 
     made.cancelled(QUEUE, CONSUMER)
     assert made.take() == []
-    made.sent(ONE, 1)
+    made.taken(ONE, 1)
 
     outputs = flushed(made)
     assert positions(outputs) == [2]
@@ -346,7 +346,7 @@ def test_who_loses_the_leadership_says_how_far_each_client_is():
 
     assert isinstance(output, Detached)
     assert (output.progress.mark, output.progress.held) == (4, [(1, 1, 5)])
-    made.applied(GROUP, [Deliver(QUEUE, CONSUMER, SESSION, [chunk(2, token=6)])])
+    made.effects(GROUP, [Deliver(QUEUE, CONSUMER, SESSION, [chunk(2, token=6)])])
     assert flushed(made) == []
 
 
@@ -382,7 +382,7 @@ def test_a_consumer_announced_again_moves_to_the_new_connection():
 def test_the_end_of_a_consumer_is_told():
     made = dispatcher()
     announce(made)
-    made.applied(GROUP, [ConsumerEnded(QUEUE, CONSUMER, SESSION, "queue_deleted")])
+    made.effects(GROUP, [ConsumerEnded(QUEUE, CONSUMER, SESSION, "queue_deleted")])
 
     assert made.take() == [Send(ONE, Ended("orders", CONSUMER, "queue_deleted"))]
     assert deliver(made, chunk(1, token=1)) == []
@@ -393,18 +393,18 @@ def test_only_consumers_whose_activity_changed_are_told():
     announce(made, active=True)
     announce(made, consumer=OTHER, connection=TWO, active=False)
 
-    made.applied(GROUP, [ActiveChanged(QUEUE, OTHER, SESSION, 9)])
+    made.effects(GROUP, [ActiveChanged(QUEUE, OTHER, SESSION, 9)])
     assert made.take() == [
         Send(ONE, Active("orders", CONSUMER, False, 9)),
         Send(TWO, Active("orders", OTHER, True, 9)),
     ]
-    made.applied(GROUP, [ActiveChanged(QUEUE, OTHER, SESSION, 9)])
+    made.effects(GROUP, [ActiveChanged(QUEUE, OTHER, SESSION, 9)])
     assert made.take() == []
 
 
 def test_effects_that_others_carry_out_are_passed_on():
     made = dispatcher()
-    made.applied(
+    made.effects(
         GROUP, [SessionEnded(SESSION, "lost"), DeadLettersReady(QUEUE), QueueExpired(QUEUE)]
     )
 
@@ -532,7 +532,7 @@ def test_a_connection_fetches_for_so_many_consumers_at_once_and_for_all_in_turn(
         sent += positions(outputs)
         asked += [first for first, _ in fetches(outputs)]
         assert len(asked) <= FETCHING_MAX
-        made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+        made.taken(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
 
     assert sent == list(indexes)
 
@@ -549,13 +549,13 @@ def test_when_those_whose_turn_it_was_go_away_the_others_fetch():
         outputs += arrived(made, memory, 1000 + index)
     turn = indexes[FETCHING_MAX : 3 * FETCHING_MAX]
     for index in turn:
-        made.applied(GROUP, [ConsumerEnded(QUEUE, ConsumerKey(index), SESSION, "queue_deleted")])
+        made.effects(GROUP, [ConsumerEnded(QUEUE, ConsumerKey(index), SESSION, "queue_deleted")])
     sent = positions(outputs)
-    made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+    made.taken(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
     asked = [first for first, _ in fetches(flushed(made))]
     while asked:
         outputs = arrived(made, memory, asked.pop(0))
-        made.sent(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
+        made.taken(ONE, sum(o.frame.size_bytes for o in outputs if isinstance(o, Send)))
         outputs += flushed(made)
         sent += positions(outputs)
         asked += [first for first, _ in fetches(outputs)]
@@ -607,7 +607,7 @@ class Anything(RuleBasedStateMachine):
         fresh = chunk(first, count, token=self.token, size=size)
         self.holds.append(fresh)
         chunks = self.holds if repeat else [fresh]
-        self.made.applied(GROUP, [Deliver(QUEUE, CONSUMER, SESSION, chunks)])
+        self.made.effects(GROUP, [Deliver(QUEUE, CONSUMER, SESSION, chunks)])
 
     @rule()
     def flush(self) -> None:
@@ -634,7 +634,7 @@ class Anything(RuleBasedStateMachine):
     @precondition(lambda self: self.unsent)
     @rule()
     def take(self) -> None:
-        self.made.sent(ONE, self.unsent.pop(0))
+        self.made.taken(ONE, self.unsent.pop(0))
 
     @invariant()
     def every_position_once_in_order(self) -> None:

@@ -56,7 +56,7 @@ def observed(log: Log) -> Groups:
             journal.current_term,
             journal.voted_for,
             (journal.base_index, journal.base_term),
-            tuple((i, t, c) for c, i, t in journal.entries(journal.first_index)),
+            tuple((i, t, c) for c, i, t in journal.entries(journal.base_index + 1)),
             tuple((i, c) for i, c in sorted(bodies.items()) if i <= journal.base_index),
             snapshot.data if snapshot else None,
         )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.catalog.reconcile import queue_commands
+from cluster.catalog.reconcile import commands_for, queues_to_compare
 from cluster.codec.entries import version_needed
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
@@ -238,21 +238,27 @@ def test_the_settings_of_a_queue_are_the_same_object_until_something_changes():
     assert book.machine.config_of(QueueId(1)) is not first
 
 
+def to_do(book: Book, queues: QueueMachine) -> list[c.Command]:
+    """What makes the group's queues what the catalog says."""
+    known = book.machine, queues, GroupId(1)
+    return commands_for(*known, queues_to_compare(*known))
+
+
 def test_a_queue_from_before_message_groups_stays_one_without():
     """Its argument was kept whatever it said. Nor is it to be changed again and again."""
     book = Book()
     queues = QueueMachine()
     book.queue("q", {"x-group-key": "k"})
-    [made] = queue_commands(book.machine, queues, GroupId(1))
+    [made] = to_do(book, queues)
     assert isinstance(made, c.CreateQueue)
     queues.apply(Stamp(1, 1, 0), replace(made, config=replace(made.config, group_key=None)))
 
-    assert queue_commands(book.machine, queues, GroupId(1)) == []
+    assert to_do(book, queues) == []
     put(book, "p")
-    [update] = queue_commands(book.machine, queues, GroupId(1))
+    [update] = to_do(book, queues)
     assert version_needed(update) == 1
     queues.apply(Stamp(2, 1, 0), update)
-    assert queue_commands(book.machine, queues, GroupId(1)) == []
+    assert to_do(book, queues) == []
 
 
 def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
@@ -262,11 +268,11 @@ def test_a_policy_reaches_the_queues_of_a_group_and_leaves_them_when_it_goes():
 
     def reconcile() -> list[str]:
         nonlocal index
-        commands = queue_commands(book.machine, queues, GroupId(1))
+        commands = to_do(book, queues)
         for command in commands:
             index += 1
             queues.apply(Stamp(index, 1, 0), command)
-        assert queue_commands(book.machine, queues, GroupId(1)) == []
+        assert to_do(book, queues) == []
         return [type(command).__name__ for command in commands]
 
     book.queue("dead")

@@ -181,7 +181,7 @@ class World:
                 )
             case "close":
                 return CloseSession(SessionId(args[0]), self.handed(args[1:]))
-            case "handed":
+            case "dispatched":
                 key = self.consumer(args[1])
                 held = self.machine.consumer_holds(self.queue(args[0]), key) or ()
                 return Handed(self.queue(args[0]), key, deliveries(held, ranges(args[2:])))

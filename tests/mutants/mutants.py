@@ -356,7 +356,7 @@ CONSENSUS = (
     ),
     Mutant(
         "an installed snapshot leaves out live entries",
-        _RAFT + "snapshots.py",
+        _RAFT + "snapshot_transfer.py",
         "        if batch:\n            yield [LIVE, batch], size\n",
         "",
         (RAFT, LOG),
@@ -441,8 +441,8 @@ LOGS = (
         "a sync does nothing",
         _LOG + "wal.py",
         "            await active.file.sync()\n        except OSError as error:\n"
-        '            raise self._fail("sync"',
-        '            pass\n        except OSError as error:\n            raise self._fail("sync"',
+        '            raise self.fail("sync"',
+        '            pass\n        except OSError as error:\n            raise self.fail("sync"',
         (LOG, SIMULATOR),
         build="ack-before-fsync",
     ),
@@ -957,7 +957,7 @@ NODES = (
     Mutant(
         "a settle is told to one leader only",
         "cluster/peers/forwarding.py",
-        "        if self._stopped or self._is_over(proposal):\n",
+        "        if self._stopped or self._is_ended(proposal):\n",
         "        if proposal is not None:\n",
         (by_tests("tests/node/test_publishing.py"), SIMULATOR),
     ),
@@ -978,7 +978,7 @@ NODES = (
     Mutant(
         "what is over when the next leader is found is proposed to it",
         "cluster/peers/forwarding.py",
-        "                if proposal.over is not None and proposal.over():\n",
+        "                if proposal.unwanted is not None and proposal.unwanted():\n",
         "                if proposal is None:\n",
         (by_tests("tests/cluster/test_retries.py"),),
     ),

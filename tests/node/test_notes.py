@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ def noted(folder: Path, kind: str) -> list[Any]:
 
 async def test_roles_links_rounds_and_peer_clocks_are_in_the_log(tmp_path: Path):
     wanted = {"role", "link-up", "round", "clock", "started", "settings"}
-    async with Nodes(tmp_path, 3, balance_after_s=0.5):
+    async with Nodes(tmp_path, 3, balance_after_s=0.5) as nodes:
+        numbers = count()
 
-        def all_noted() -> bool:
+        async def all_noted() -> bool:
+            await nodes.declare(f"q{next(numbers)}")  # rounds are noted while something is written
             return wanted <= {record.kind for record in read(str(tmp_path / "n1"))}
 
         await until(all_noted)

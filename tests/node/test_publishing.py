@@ -36,7 +36,7 @@ from cluster.peers.forwarding import Retries
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, Stamp
 from node.broker import publishing
 from node.broker.bodies import PARTS_OF_GROUP_AT_ONCE, Bodies, PartedBody
-from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, Publisher, Stored, Uploaded
+from node.broker.publishing import BODIES_AT_ONCE, IDLE_S_MAX, QueuePublisher, Stored, Uploaded
 from node.broker.settle_retry import SettleCommand, SettleRetry
 from node.metrics.client_counters import Counts
 from node.peer_rpc import PeerRpc
@@ -132,7 +132,7 @@ class Bench:
         self.tasks = Tasks()
         self.counts = Counts()
         cluster = cast(ClusterNode, self.cluster)
-        self.publisher = Publisher(cluster, self.tasks, self.counts, cast(Bodies, None))
+        self.publisher = QueuePublisher(cluster, self.tasks, self.counts, cast(Bodies, None))
         self.settle_retry = SettleRetry(cluster, self.counts)
         self.told: list[tuple[str, Ranges]] = []
 
@@ -218,7 +218,7 @@ async def publish_large(
 ) -> None:
     cluster = cast(ClusterNode, bench.cluster)
     peer_rpc = cast(PeerRpc, SimpleNamespace(on=lambda *_: None))
-    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
+    publisher = QueuePublisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
     uploaded = await publisher.upload(info, [body])
     publisher.publish_large(info, uploaded, None, None, len(body), told.append, 1)
 
@@ -249,7 +249,7 @@ async def test_of_all_large_bodies_of_a_group_only_so_many_parts_are_on_their_wa
     """In turn, so a body of a few parts does not wait for all of a larger one."""
     cluster = cast(ClusterNode, bench.cluster)
     peer_rpc = cast(PeerRpc, SimpleNamespace(on=lambda *_: None))
-    publisher = Publisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
+    publisher = QueuePublisher(cluster, bench.tasks, bench.counts, Bodies(cluster, peer_rpc))
     larger = [PartedBody([b"x" * 5_000] * 50) for _ in range(3)]
     uploads = [publisher.upload(INFO, [body]) for body in [*larger, PartedBody([b"y" * 5_000] * 3)]]
     taken = 0

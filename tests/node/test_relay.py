@@ -123,8 +123,8 @@ class FakeTraffic:
         )
         self.perform()
 
-    def sent(self, connection: Any, size_bytes: int) -> None:
-        self.dispatcher.sent(connection, size_bytes)
+    def taken(self, connection: Any, size_bytes: int) -> None:
+        self.dispatcher.taken(connection, size_bytes)
         self.perform()
 
     def cancelled(self, queue: Any, consumer: Any) -> None:
@@ -245,7 +245,7 @@ def hand_out(world: World, first: int) -> None:
     fresh = Chunk(first, BodyRef(1, first, 1), first, 0, 0)
     world.holds.append(fresh)
     leader = world.nodes[world.leader].traffic
-    leader.dispatcher.applied(GROUP, [Deliver(QUEUE, KEY, SessionId("s"), [fresh])])
+    leader.dispatcher.effects(GROUP, [Deliver(QUEUE, KEY, SessionId("s"), [fresh])])
     leader.perform()
     world.carry_all()
 
@@ -296,7 +296,7 @@ class Carrying(RuleBasedStateMachine):
         fresh = Chunk(first, BodyRef(1, first, count), len(holds) + 1, 0, 0)
         holds.append(fresh)
         leader = self.world.nodes[self.world.leader].traffic
-        leader.dispatcher.applied(GROUP, [Deliver(QUEUE, KEY, self.client.session, [fresh])])
+        leader.dispatcher.effects(GROUP, [Deliver(QUEUE, KEY, self.client.session, [fresh])])
         leader.perform()
 
     @rule(number=st.integers(0, 1), outward=st.booleans())
@@ -452,7 +452,7 @@ def test_the_end_of_a_consumer_reaches_its_client():
     state.world.carry_all()
     leader = state.world.nodes[LEADERS[0]].traffic
     ended = ConsumerEnded(QUEUE, KEY, SessionId("s"), "queue_deleted")
-    leader.dispatcher.applied(GROUP, [ended])
+    leader.dispatcher.effects(GROUP, [ended])
     leader.perform()
     state.world.carry_all()
 

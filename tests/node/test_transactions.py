@@ -273,19 +273,20 @@ async def test_a_group_that_cannot_be_reached_makes_it_unknown_and_gets_its_part
     await world.with_queues()
     steps = world.publishes(a=[b"x"], b=[b"y"])
     group = world.group_of("b")
-    ask = ClusterNode.ask
     reachable = False
 
     def within_reach(node: ClusterNode) -> Any:
+        ask = node.ask
+
         async def asked(group_id: GroupId, command: Any) -> Any:
             if group_id == group and not reachable:
-                return await ask(node, GroupId(77), command)
-            return await ask(node, group_id, command)
+                return await ask(GroupId(77), command)
+            return await ask(group_id, command)
 
         return asked
 
     for node in world.nodes.values():
-        node.ask = within_reach(node)  # type: ignore[method-assign]
+        node.ask = within_reach(node)
     with pytest.raises(OutcomeUnknown):
         await world.transactions["n1"].commit(steps)
     assert await world.bodies("a") == [b"x"]

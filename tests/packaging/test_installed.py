@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.upgrade.golden import FILES, GOLDEN, HISTORIES
 from tests.packaging.installed import ROOT, Installed, environment, hostile, run
+from tests.testkit.draws import one_of_long
 
 pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]
 
@@ -111,6 +112,7 @@ def test_old_logs_snapshots_and_backups_are_read(
     assert "9 passed" in done.stdout
 
 
+@one_of_long("an installed post-mortem")
 @pytest.mark.spark
 def test_the_post_mortem_reads_an_old_log(installed: Installed, tmp_path: Path):
     folder = hostile(tmp_path)

@@ -26,7 +26,10 @@ SETTINGS = {
 collect_ignore = (
     []
     if find_spec("pyspark")
-    else ["test_cluster_life.py", "test_queue_account.py", "test_queues.py", "test_replay.py"]
+    else [
+        *("test_cluster_life.py", "test_message_fold.py", "test_queue_account.py"),
+        *("test_queues.py", "test_replay.py"),
+    ]
 )
 
 

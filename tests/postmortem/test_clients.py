@@ -24,6 +24,7 @@ from chaos.checker import (
 from chaos.history import Op, line_of
 from tests.checker.broker import broker
 from tests.checker.histories import Told
+from tests.testkit.draws import one_of_long
 
 pytestmark = pytest.mark.spark
 
@@ -206,6 +207,7 @@ def _lost(queue: str, count: int) -> list[Op]:
     ]
 
 
+@one_of_long("what left otherwise")
 def test_what_left_otherwise_excuses_no_more_than_itself(spark: Any, tmp_path: Path) -> None:
     """Each history has lost `p:1` to `p:3` of its queue."""
     from chaos.postmortem.findings.clients import client_anomalies

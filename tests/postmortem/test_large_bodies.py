@@ -16,6 +16,7 @@ from chaos.history import History, line_of
 from cluster.machine.commands import BodyPart
 from tests.node.amqp.test_large_bodies import LIMIT, MIB, body_of, of, send
 from tests.node.nodes import Nodes, machine_of, until
+from tests.testkit.draws import one_of_long
 
 pytestmark = pytest.mark.spark
 
@@ -73,6 +74,7 @@ async def lives(folder: Path, history: History) -> list[str]:
     return [str(path) for path in paths]
 
 
+@one_of_long("large bodies")
 @pytest.mark.timeout(1200)
 def test_large_messages_are_replayed_and_judged(tmp_path: Path, spark: Any) -> None:
     from chaos.postmortem.pipeline import Asked, run

@@ -20,7 +20,10 @@ from tests.postmortem.by_sail import by_sail, differing
 from tests.postmortem.clean import SIMULATED_S, an_hour, simulated, simulated_hour
 from tests.postmortem.plants import IN_WORDS, Expected, Planted
 from tests.postmortem.plants_of_clients import PLANTS, SCENES
+from tests.testkit.draws import drawn, one_of_long
 
+#: Each takes Spark ten seconds and more. All of them are `make test-postmortem`.
+BY_SPARK = drawn(SCENES, 3)
 #: What the checker of the chaos suite, which knows nothing of any of this, says of some of them.
 UNSAFE = {
     "divergence": "different entries committed",
@@ -124,7 +127,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Runs:
 @pytest.mark.spark
 @pytest.mark.timeout(1200)  # the first one of a scene runs all of it
 @pytest.mark.parametrize(
-    ("name", "code"), [(name, code) for name, codes in PLANTS.items() for code in codes]
+    ("name", "code"),
+    [
+        pytest.param(name, code, marks=scene.marks)
+        for scene in BY_SPARK
+        for name in scene.values
+        for code in PLANTS[str(name)]
+    ],
 )
 def test_a_plant_is_found_and_located(name: str, code: str, runs: Runs):
     planted, result = runs.of(name)
@@ -142,7 +151,7 @@ def test_a_plant_is_found_and_located(name: str, code: str, runs: Runs):
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", BY_SPARK)
 def test_nothing_else_is_found(name: str, runs: Runs):
     planted, result = runs.of(name)
 
@@ -153,7 +162,7 @@ def test_nothing_else_is_found(name: str, runs: Runs):
 
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", BY_SPARK)
 def test_both_engines_say_the_same(name: str, runs: Runs, tmp_path: Path):
     planted, result = runs.of(name)
 
@@ -221,6 +230,7 @@ def test_a_simulated_run_whose_clients_are_cut_off_now_and_then(tmp_path: Path, 
     assert result.status == 0
 
 
+@one_of_long("a simulated hour")
 @pytest.mark.spark
 @pytest.mark.timeout(1800)  # to simulate it takes a minute, if nobody else wants the machine
 def test_an_hour_that_was_simulated(tmp_path: Path, spark: Any):

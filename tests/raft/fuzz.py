@@ -3,8 +3,10 @@
 `python -m tests.raft.fuzz --seconds 60`: as many seeds as it can; 1 when a promise was broken.
 `--seed N` plays one again and prints each step. A step delivers a message, ends an fsync, moves
 time, proposes, cuts a link, takes a member's power, changes the membership, takes a snapshot; and
-in some seeds a majority of disks is lost for good, and the survivors are ordered to go on. How
-likely each is, the seed decides too, so that rare things meet in some of them. After every step:
+in some seeds a majority of disks is lost for good, and the survivors are ordered to go on. In
+others, half of which have five voters, heartbeats that bring nothing and their answers are joined
+ones on those links that can, and followers take them between two steps, as nodes do. How likely
+each is, the seed decides too, so that rare things meet in some of them. After every step:
 
 - election safety: one leader a term; and one vote a member and term, restarts included;
 - log matching: the same index and term means the same entry on the same history;
@@ -40,7 +42,16 @@ from cluster.log import MEMBERSHIP, SnapshotRefused
 from cluster.raft.configuration import Configuration, Configurations, decode, split
 from cluster.raft.host import Role
 from cluster.raft.member import Member
-from cluster.raft.messages import VOTE, VOTED
+from cluster.raft.messages import (
+    BEATS,
+    BEATS_ANSWERED,
+    BEATS_SINCE,
+    NODE_LEVEL,
+    VOTE,
+    VOTED,
+    Message,
+    singles,
+)
 from cluster.raft.options import RaftOptions
 from cluster.recovery.lost_majority import go_on, lacks_majority
 from cluster.types import NodeId
@@ -56,6 +67,9 @@ CALM_SHARE = 0.25
 #: In so many seeds a majority may be lost for good.
 RECOVERY_SHARE = 0.3
 FIRST_VOTERS = 3
+#: In so many seeds heartbeats are joined, on so many of the links as often as they come up.
+JOINED_SHARE = 0.33
+JOINED_LINKS = 0.8
 
 Entry = tuple[bytes, int]
 
@@ -84,12 +98,12 @@ class Journal(MemoryJournal):
 
     known: Known
 
-    def add(self, command: bytes, idx: int, term: int) -> None:
+    def add(self, data: bytes, index: int, term: int) -> None:
         before = self.last_term
-        super().add(command, idx, term)
-        entry = bytes(command), before
-        if self.known.entries.setdefault((idx, term), entry) != entry:
-            raise Broken(f"log matching: entry {idx} of term {term} is two things")
+        super().add(data, index, term)
+        entry = bytes(data), before
+        if self.known.entries.setdefault((index, term), entry) != entry:
+            raise Broken(f"log matching: entry {index} of term {term} is two things")
 
     def truncate_from(self, index: int) -> None:
         self.known.counts["truncations"] += 1
@@ -149,25 +163,32 @@ class Links:
     def buffered(self, peer: NodeId) -> int:
         return 0
 
+    def version(self, peer: NodeId) -> int:
+        return self._fuzz.link_version(self._name, peer)
+
 
 class Host:
     """Applies entries to a state that is the hash of all of them."""
 
-    def __init__(self, known: Known, journal: Journal, stale: Collection[str]) -> None:
+    def __init__(
+        self, known: Known, journal: Journal, stale: Collection[str], links: Links
+    ) -> None:
         self._known = known
+        self._links = links
+        self.beats: list[tuple[NodeId, list[Any]]] = []
         self._stale = stale
         snapshot = journal.snapshot
         self.index = 1 if snapshot is None else snapshot.index
         self.state = 0 if snapshot is None else int.from_bytes(split(snapshot.data)[1])
         self.installing: Any = None
 
-    def beyond(self, command: bytes) -> None:
+    def beyond(self, data: bytes) -> None:
         """All members are of one release."""
 
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+    def apply_entry(self, data: bytes, index: int, term: int) -> None:
         if index != self.index + 1:
             raise Broken(f"state machine safety: entry {index} applied after {self.index}")
-        self.index, self.state = index, hash((self.state, command, term)) & (1 << 63) - 1
+        self.index, self.state = index, hash((self.state, data, term)) & (1 << 63) - 1
         self._check()
 
     def _check(self) -> None:
@@ -185,6 +206,13 @@ class Host:
     def let_in(self, node: NodeId) -> bool:
         """A lost node that is back on a new disk says so when it is asked, as in `Readmission`."""
         return node not in self._stale
+
+    def beat(self, peer: NodeId, beat: list[Any]) -> bool:
+        """As `DriveLoop`: it leaves behind all else of the step."""
+        if self._links.version(peer) < BEATS_SINCE:
+            return False
+        self.beats.append((peer, beat))
+        return True
 
     def role_changed(self, role: Role, term: int) -> None:
         """Seen after each step."""
@@ -213,15 +241,15 @@ class Node:
     def start(self) -> None:
         fuzz = self.fuzz
         self.syncing = False
-        self.late: list[tuple[NodeId, Any]] = []
+        self.after_sync: list[tuple[NodeId, Any]] = []
         self.up = True
         self.commit = 0
         self.had = None
         # What one that was given up had seen committed holds for nobody else.
         known = fuzz.past if self.name in fuzz.stale else fuzz.known
-        self.host = Host(known, self.journal, fuzz.stale)
-        self.starts = getattr(self, "starts", 0) + 1
         self.links = Links(fuzz, self.name)
+        self.host = Host(known, self.journal, fuzz.stale, self.links)
+        self.starts = getattr(self, "starts", 0) + 1
         self.member = Member(
             GROUP,
             NodeId(self.name),
@@ -238,11 +266,38 @@ class Node:
     def idle(self) -> bool:
         return self.up and not self.syncing
 
-    def may_hear(self, message: Any) -> bool:
-        """As `Group.receive`: a leader takes answers at once, also while it syncs."""
-        member = self.member
+    def take(self, sender: str, message: Message) -> bool:
+        """As `DriveLoop.receive` and `Group.receive`: a leader takes answers at once, also while it
+        syncs, and a follower heartbeats that bring nothing. False: it waits for the disk.
+        """
+        joined = message[0] == NODE_LEVEL
+        if joined:
+            (message,) = singles(message[1], message[2])  # there is one group
+        fuzz, member, peer = self.fuzz, self.member, NodeId(sender)
         able = member.leads and not member.votes_suspended
-        return self.up and able and member.is_plain_answer(message)
+        if self.up and able and member.is_plain_answer(message):
+            self._say(f"hears {sender} {message[1:]}")
+            fuzz.known.counts["heard"] += self.syncing
+            fuzz.known.counts["joined answers"] += joined
+            member.take_ack(peer, message, fuzz.now)
+        elif not self.idle:
+            return False
+        elif fuzz.joins and not able and member.is_plain_heartbeat(peer, message):
+            self._say(f"hears {sender} {message[1:]}")
+            answers: list[list[Any]] | None = [] if joined else None
+            member.acknowledge_heartbeat(peer, fuzz.now, answers)
+            if answers:
+                self.answer_joined(peer, answers)
+        else:
+            self._say(f"< {sender} {message[1:]}")
+            self.step(sender, message)
+        return True
+
+    def _say(self, what: str) -> None:
+        self.fuzz._say(f"{self.name} {what}")
+
+    def answer_joined(self, peer: NodeId, answers: list[list[Any]]) -> None:
+        self.links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
 
     def step(self, sender: str | None = None, message: Any = None) -> None:
         """A round as `DriveLoop` has it: receive, tick, flush, write; then it syncs."""
@@ -258,7 +313,10 @@ class Node:
             member.apply()
         if member.leads:
             member.replication.flush(now)
-        self.late += member.take_late()
+        beats, self.host.beats = self.host.beats, []
+        for peer, beat in beats:
+            self.links.send(peer, [NODE_LEVEL, BEATS, [beat]])
+        self.after_sync += member.take_after_sync()
         self.syncing = self.journal.dirty
         if not self.syncing:
             self._after()
@@ -288,8 +346,8 @@ class Node:
             member.advance(self.fuzz.now)
 
     def _release(self) -> None:
-        late, self.late = self.late, []
-        for peer, message in late:
+        due, self.after_sync = self.after_sync, []
+        for peer, message in due:
             self.links.send(peer, message)
 
     def snapshot(self) -> None:
@@ -336,6 +394,11 @@ class Fuzz:
         self.founders = FIRST_VOTERS
         if self.loses_majority and other.random() < 0.5:
             count, self.founders = other.choice(((5, 5), (7, 7), (7, 5)))
+        self._links = links = _about_links(seed)
+        self.joins = links.random() < JOINED_SHARE
+        if self.joins and not self.loses_majority and links.random() < 0.5:
+            count = self.founders = 5
+        self._joined: dict[frozenset[str], bool] = {}  # links on which they can be
         self.names = [f"n{number}" for number in range(1, count + 1)]
         self._wires: dict[tuple[str, str], deque[list[Any]]] = {}
         self._cut: set[frozenset[str]] = set()
@@ -362,6 +425,15 @@ class Fuzz:
     def connected(self, a: str, b: str) -> bool:
         return frozenset((a, b)) not in self._cut and self.nodes[a].up and self.nodes[b].up
 
+    def link_version(self, a: str, b: str) -> int:
+        """Another one each time that the link comes up: nodes are upgraded, and go back."""
+        if not self.joins or not self.connected(a, b):
+            return 0
+        pair = frozenset((a, b))
+        if pair not in self._joined:
+            self._joined[pair] = self._links.random() < JOINED_LINKS
+        return BEATS_SINCE if self._joined[pair] else BEATS_SINCE - 1
+
     def send(self, source: str, target: str, message: list[Any]) -> bool:
         if not self.connected(source, target):
             return False
@@ -380,6 +452,7 @@ class Fuzz:
 
     def _cut_link(self, a: str, b: str, *, closed: bool) -> None:
         self._cut.add(frozenset((a, b)))
+        self._joined.pop(frozenset((a, b)), None)
         for source, target in ((a, b), (b, a)):
             self._wires.pop((source, target), None)
             node = self.nodes[source]
@@ -430,19 +503,11 @@ class Fuzz:
             self._advance()
             return
         source, target = self.dice.choice(ways)
-        node = self.nodes[target]
         for _ in range(self.dice.choice((1, 1, 4))):
             queue = self._wires.get((source, target))
-            if queue and node.may_hear(queue[0]):
-                self._say(f"{target} hears {source} {queue[0][1:]}")
-                self.known.counts["heard"] += node.syncing
-                node.member.take_ack(NodeId(source), queue.popleft(), self.now)
-                continue
-            if not queue or not node.idle:
+            if not queue or not self.nodes[target].take(source, queue[0]):
                 return
-            message = queue.popleft()
-            self._say(f"{target} < {source} {message[1:]}")
-            node.step(source, message)
+            queue.popleft()
 
     def _sync(self) -> None:
         busy = [node for node in self.nodes.values() if node.syncing and node.up]
@@ -710,8 +775,8 @@ class Fuzz:
         journal = node.journal
         if not journal.base_index < index <= journal.last_index:
             return None
-        command, _, term = journal.tail[index - journal.base_index - 1]
-        return command, term
+        data, _, term = journal.tail[index - journal.base_index - 1]
+        return data, term
 
     def _look_at(self, node: Node) -> None:
         member, known = node.member, self.known
@@ -782,7 +847,7 @@ class Fuzz:
             for (source, target), queue in sorted(self._wires.items()):
                 while queue:
                     node = self.nodes[target]
-                    node.step(source, queue.popleft())
+                    node.take(source, queue.popleft())
                     if node.syncing:
                         node.synced()
             self._look()
@@ -819,6 +884,11 @@ def fuzz(
 def _about_recovery(seed: int) -> Random:
     """Of its own, so that seeds without one stay what they are."""
     return Random(f"lost majority/{seed}")
+
+
+def _about_links(seed: int) -> Random:
+    """As above."""
+    return Random(f"releases/{seed}")
 
 
 def _recoveries(seed: int) -> Iterator[int]:

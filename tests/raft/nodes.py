@@ -21,6 +21,8 @@ from cluster.machine.effects import Applied, DeadLettersReady, Effect
 from cluster.machine.replies import Enqueued, Ok, Refused
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.drive_loop import DriveLoop
+from cluster.raft.link_auth import LINK_VERSIONS
+from cluster.raft.messages import NODE_LEVEL
 from cluster.types import GroupId, NodeId, QueueId, Stamp
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
@@ -128,6 +130,9 @@ class LoopLinks:
     def buffered(self, peer: NodeId) -> int:
         return 0
 
+    def version(self, peer: NodeId) -> int:
+        return self.cluster.link_version
+
 
 class Cluster:
     """Nodes with groups of the same members, on memory disks."""
@@ -143,6 +148,7 @@ class Cluster:
         self.names = [f"n{i + 1}" for i in range(count)]
         self.group_count, self.options, self.machine = groups, options, machine
         self.log_options = log_options or LogOptions(min_free_bytes=0)
+        self.link_version = LINK_VERSIONS[1]
         self.cut: set[frozenset[str]] = set()
         self.nodes: dict[str, ClusterMember] = {}
         self.disks = {name: MemoryDisk() for name in self.names}
@@ -168,7 +174,11 @@ class Cluster:
     def deliver(self, sender: str, to: str, data: bytes) -> None:
         if self.connected(sender, to):
             message = cbor2.loads(data)
-            self.nodes[to].drive_loop.receive(GroupId(message[0]), NodeId(sender), message)
+            loop = self.nodes[to].drive_loop
+            if message[0] == NODE_LEVEL:
+                loop.receive_joined(NodeId(sender), message[1], message[2])
+            else:
+                loop.receive(GroupId(message[0]), NodeId(sender), message)
             self.nodes[to].links.flush()
 
     def kill(self, name: str) -> None:

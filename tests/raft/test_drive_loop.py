@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from random import Random
 
 import pytest
 
 from cluster.log import FatalDiskError, LogCorrupt
 from cluster.raft.drive_loop import DriveLoop
-from cluster.raft.messages import APPEND, APPENDED
+from cluster.raft.messages import APPEND, APPENDED, BEATS, BEATS_ANSWERED, REJECTED
+from cluster.raft.pysyncobj_core import NO_OP
 from cluster.types import GroupId, NodeId
 from tests.raft.nodes import Cluster, enqueue
 from tests.testkit.clocks import FakeClock
@@ -63,7 +65,7 @@ class FakeGroup:
         self.raises: Exception | None = None
         self.failed: Exception | None = None
 
-    def receive(self, sender, message) -> bool:
+    def receive(self, sender, message, joined=None) -> bool:
         self.events.append(("receive", self.id, message))
         if self.raises:
             raise self.raises
@@ -383,7 +385,7 @@ async def test_a_follower_acknowledges_before_it_applies():
 
     cluster.nodes[name].links.send = watch_send
     follower.member._links.send = watch_send
-    follower.on_applied.append(lambda *_: order.append("applied"))
+    follower.on_effects.append(lambda *_: order.append("applied"))
     await group.ask(enqueue(b"x"))
     order.clear()
     await group.ask(enqueue(b"y"))  # which tells that x is committed
@@ -456,25 +458,188 @@ async def test_a_heartbeat_is_not_answered_before_its_term_is_on_disk():
     await cluster.stop()
 
 
-async def test_the_heartbeats_of_all_groups_leave_together():
-    cluster = await Cluster(groups=5).start()
-    for n in range(1, 6):
-        await cluster.elect(n)
-    await asyncio.sleep(1)
-    now = asyncio.get_running_loop().time
-    sent: dict[str, set[float]] = {}
+def _watched(cluster: Cluster, seen) -> None:
+    """`seen(sender, peer, message)` before each message of any node."""
     for name, node in cluster.nodes.items():
 
         def watch(peer, message, name=name, send=node.links.send):
-            if message[1] == APPEND:
-                sent.setdefault(name, set()).add(now())
+            seen(name, peer, message)
             return send(peer, message)
 
-        for group in node.groups.values():
-            group.member._links.send = watch
+        node.links.send = watch
+
+
+async def _led_by_all(groups: int) -> Cluster:
+    """An idle cluster, whose groups are led by its nodes in turn."""
+    cluster = await Cluster(groups=groups).start()
+    for n in range(1, groups + 1):
+        to = cluster.names[n % len(cluster.names)]
+        if (await cluster.elect(n)).node != to:
+            assert (await cluster.elect(n)).transfer(NodeId(to))
+            await cluster.until(
+                lambda n=n, to=to: (cluster.leader(n) or to) is cluster.nodes[to].groups[n]
+            )
     await asyncio.sleep(2)
-    for times in sent.values():
-        assert 9 <= len(times) <= 11
+    return cluster
+
+
+async def test_two_idle_nodes_say_and_answer_one_heartbeat_for_all_groups():
+    cluster = await _led_by_all(6)
+    terms = [cluster.leader(n).term for n in range(1, 7)]
+    sent: dict[tuple[str, str], Counter[str]] = {}
+    _watched(cluster, lambda a, b, m: sent.setdefault((a, b), Counter()).update([m[1]]))
+    await asyncio.sleep(10)
+    assert len(sent) == 6
+    for each in sent.values():
+        assert {*each} == {BEATS, BEATS_ANSWERED}
+        assert all(49 <= count <= 51 for count in each.values())
+    assert [cluster.leader(n).term for n in range(1, 7)] == terms
+    leaders = [cluster.leader(n) for n in range(1, 7)]
+    assert all(s < 0.5 for leader in leaders for s in leader.heard_s().values())
+    assert None not in [leader.member.heard_since() for leader in leaders]
+    await cluster.stop()
+
+
+async def test_a_node_that_leads_nothing_answers_all_the_same():
+    cluster = await Cluster(groups=2).start()
+    for n in (1, 2):
+        leader = await cluster.elect(n)
+        if leader.node != "n1":
+            leader.transfer(NodeId("n1"))
+            await cluster.until(lambda n=n: cluster.nodes["n1"].groups[n].ready)
+    await asyncio.sleep(20)
+    assert all(cluster.nodes["n1"].groups[n].ready for n in (1, 2))
+    await cluster.stop()
+
+
+async def test_a_peer_of_an_earlier_release_gets_heartbeats_one_by_one():
+    cluster = await _led_by_all(3)
+    cluster.link_version = 2
+    kinds: Counter[str] = Counter()
+    _watched(cluster, lambda _a, _b, message: kinds.update([message[1]]))
+    await asyncio.sleep(10)
+    assert set(kinds) == {APPEND, APPENDED}
+    assert all(cluster.leader(n) for n in (1, 2, 3))
+    await cluster.stop()
+
+
+async def test_a_follower_that_lacks_something_gets_its_heartbeat_alone():
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    slow, other = (n for n in cluster.names if n != group.node)
+    joined: list[tuple[str, str]] = []
+
+    def seen(sender, peer, message):
+        if message[1] == BEATS:
+            joined.append((sender, peer))
+
+    _watched(cluster, seen)
+    release = asyncio.Event()
+
+    async def pause(operation: str) -> None:
+        await release.wait()
+
+    cluster.disks[slow]._pause = pause
+    assert (await group.ask(enqueue(b"y"))).kind == "ok"
+    joined.clear()
+    await asyncio.sleep(0.9)
+    assert set(joined) == {(group.node, other)}
+    release.set()
+    await asyncio.sleep(0.5)
+    assert set(joined) == {(group.node, other), (group.node, slow)}
+    await cluster.stop()
+
+
+async def test_a_joined_heartbeat_is_answered_at_once_and_never_later():
+    """Until later the log may get what was compared with no leader's: as good a term, and as long,
+    does not make it equal.
+    """
+    cluster = await Cluster(count=5).start()
+    group = await cluster.elect()
+    assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    leader = NodeId(group.node)
+    name, other = [n for n in cluster.names if n != leader][:2]
+    node = cluster.nodes[name]
+    follower = node.groups[1]
+    for each in cluster.names:
+        if each != name:
+            cluster.cut.add(frozenset((name, each)))  # it hears only what follows
+    sent: list[list] = []
+    _watched(cluster, lambda sender, _peer, m: sent.append(m) if sender == name else None)
+    term, last, commit = follower.term, follower.last_index, follower.commit_index
+    before = follower.member.last_term
+
+    node.drive_loop.receive_joined(leader, BEATS, [[1, term, last, before, commit]])
+    assert sent == [[-1, BEATS_ANSWERED, [[1, term, last]]]]
+    # The other one wins a term, and its first entries come here alone.
+    entries = [[NO_OP, term + 1]] * 3
+    message = [1, APPEND, term + 1, last, before, commit, entries]
+    node.drive_loop.receive(GroupId(1), NodeId(other), message)
+    await asyncio.sleep(0.01)
+    # The leader had an entry that nobody else got, and wins the next term by the others.
+    message = [1, APPEND, term + 2, last + 1, term, commit, [[NO_OP, term + 2]]]
+    node.drive_loop.receive(GroupId(1), leader, message)
+    await asyncio.sleep(0.3)
+    assert [each[1] for each in sent] == [BEATS_ANSWERED, APPENDED, REJECTED]
+    await cluster.stop()
+
+
+async def test_a_group_with_a_bug_stops_alone_when_a_joined_heartbeat_meets_it():
+    cluster = await Cluster(groups=3).start()
+    leaders = [await cluster.elect(n) for n in (1, 2, 3)]
+    name = next(n for n in cluster.names if n not in [each.node for each in leaders])
+    assert (await leaders[1].ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    node = cluster.nodes[name]
+    sent: list[list] = []
+    _watched(cluster, lambda sender, _peer, m: sent.append(m) if sender == name else None)
+
+    def bug(*_) -> None:
+        raise ValueError("a bug")
+
+    node.groups[1].member.acknowledge_heartbeat = bug
+    leader = leaders[1].node
+    beats = []
+    for n in (1, 2):
+        group, member = node.groups[n], node.groups[n].member
+        group.member.leader = member.peer(NodeId(leader))
+        beats.append(
+            [n, group.term, group.last_index, member.last_term, group.commit_index, "of later"]
+        )
+    node.drive_loop.receive_joined(NodeId(leader), BEATS, beats)
+
+    assert node.groups[1].failed == "ValueError: a bug"
+    two = node.groups[2]
+    assert sent == [[-1, BEATS_ANSWERED, [[2, two.term, two.last_index]]]]
+    message = [2, APPEND, two.term, two.last_index, two.member.last_term, two.commit_index, []]
+    node.drive_loop.receive(GroupId(2), NodeId(leader), message)
+    assert sent[1:] == [[2, APPENDED, two.term, two.last_index]], "alone, as it was asked"
+    await cluster.stop()
+
+
+async def test_a_joined_heartbeat_that_is_not_plain_is_taken_as_one_alone():
+    """Of a later term: answered once that is on disk. Of an earlier one: refused."""
+    cluster = await Cluster().start()
+    group = await cluster.elect()
+    assert (await group.ask(enqueue(b"x"))).kind == "ok"
+    await asyncio.sleep(1)
+    name, other = (n for n in cluster.names if n != group.node)
+    node, last = cluster.nodes[name], group.last_index
+    sent: list[list] = []
+    _watched(
+        cluster, lambda sender, peer, m: sent.append(m) if (sender, peer) == (name, other) else 0
+    )
+    term = group.term + 1
+    beat = [1, term, last, node.groups[1].member.last_term, group.commit_index]
+    node.drive_loop.receive_joined(NodeId(other), BEATS, [beat, [99, *beat[1:]]])
+    await asyncio.sleep(0.01)
+    assert sent == [[1, APPENDED, term, last]]
+    node.drive_loop.receive_joined(NodeId(other), BEATS, [[1, term - 1, *beat[2:]]])
+    await asyncio.sleep(0.01)
+    assert sent[1][:3] == [1, REJECTED, term]
     await cluster.stop()
 
 

@@ -5,7 +5,7 @@ import asyncio
 import cbor2
 import pytest
 
-from cluster.groups import proposals
+from cluster.groups import applying, proposals
 from cluster.groups.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
 from cluster.machine.commands import (
@@ -295,7 +295,7 @@ async def test_listeners_hear_of_effects_on_every_member_and_a_broken_one_stops_
         raise RuntimeError("a listener's bug")
 
     for node in cluster.nodes.values():
-        node.groups[1].on_applied += [
+        node.groups[1].on_effects += [
             broken,
             lambda g, stamp, effects: heard.append((g.node, stamp.index)),
         ]
@@ -475,11 +475,11 @@ async def test_what_was_just_published_is_not_decoded_again():
     cluster_ = await Cluster().start()
     group = await cluster_.elect()
     stamp = (await group.ask(enqueue(b"a"))).stamp
-    kept, proposals.decode_entry = proposals.decode_entry, None
+    kept, applying.decode_entry = applying.decode_entry, None
     try:
         assert group.read_bodies(BodyRef(stamp.index, 0, 1)) == [(b"a", None)]
     finally:
-        proposals.decode_entry = kept
+        applying.decode_entry = kept
 
 
 async def test_snapshots_are_taken_and_a_restart_starts_from_one():

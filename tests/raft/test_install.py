@@ -7,7 +7,7 @@ from __future__ import annotations
 import cbor2
 import pytest
 
-from cluster.raft import snapshots
+from cluster.raft import snapshot_transfer
 from cluster.raft.messages import APPEND, INSTALL
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import BodyRef, NodeId
@@ -21,8 +21,8 @@ DATA = cbor2.dumps([b"state", b"." * 3000])
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(snapshots, "PART_BYTES", 256)
-    monkeypatch.setattr(snapshots, "INSTALL_WINDOW_BYTES_MAX", 1024)
+    monkeypatch.setattr(snapshot_transfer, "PART_BYTES", 256)
+    monkeypatch.setattr(snapshot_transfer, "INSTALL_WINDOW_BYTES_MAX", 1024)
 
 
 def snapshot(node: Node, live: list[tuple[int, int]], data: bytes = DATA) -> int:
@@ -159,7 +159,7 @@ def test_a_follower_whose_log_agrees_at_the_snapshot_keeps_all_of_it():
     node.member.now = world.now
     entries = [[REGULAR + b"%d" % n, 1] for n in range(8)]
     node.member.receive(NodeId("n1"), [GROUP, APPEND, 1, 1, 0, 1, entries])
-    begin = [snapshots.BEGIN, 1, bytes(16), 3000, []]
+    begin = [snapshot_transfer.BEGIN, 1, bytes(16), 3000, []]
     node.member.receive(NodeId("n1"), [GROUP, INSTALL, 1, 5, 0, begin])
 
     assert node.journal.last_index == 9
@@ -170,11 +170,11 @@ def test_a_follower_whose_log_agrees_at_the_snapshot_keeps_all_of_it():
 @pytest.mark.parametrize(
     "part",
     [
-        [snapshots.DATA, b"x" * 10_000],
-        [snapshots.LIVE, [[2, 1, b"\x00", bytes(16)]]],
-        [snapshots.END],
+        [snapshot_transfer.DATA, b"x" * 10_000],
+        [snapshot_transfer.LIVE, [[2, 1, b"\x00", bytes(16)]]],
+        [snapshot_transfer.END],
         [9, 9],
-        [snapshots.BEGIN, 1, bytes(16), 5, []],
+        [snapshot_transfer.BEGIN, 1, bytes(16), 5, []],
     ],
 )
 def test_a_part_that_does_not_fit_is_refused_and_changes_nothing(part: list):
@@ -182,7 +182,7 @@ def test_a_part_that_does_not_fit_is_refused_and_changes_nothing(part: list):
     node = world["n3"]
     node.member.now = world.now
     node.member.receive(
-        NodeId("n1"), [GROUP, INSTALL, 1, 50, 0, [snapshots.BEGIN, 1, bytes(16), 3000, []]]
+        NodeId("n1"), [GROUP, INSTALL, 1, 50, 0, [snapshot_transfer.BEGIN, 1, bytes(16), 3000, []]]
     )
     node.member.receive(NodeId("n1"), [GROUP, INSTALL, 1, 50, 1, part])
 

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import uvloop
 
 from cluster.log import SystemClock
 from cluster.raft import link_protocol, links
-from cluster.raft.link_auth import LinkHandshake, LinkIdentity
+from cluster.raft.link_auth import LINK_VERSIONS, LinkHandshake, LinkIdentity
 from cluster.raft.links import LINK_FRAME_BYTES_MAX, TcpLinks, TlsConfig
 from cluster.read_slices import SLICE_BYTES
 from cluster.seams import Down
@@ -152,6 +153,16 @@ async def test_messages_arrive_in_order_in_both_directions() -> None:
     assert a.received == [("n2", [0, "from b", number]) for number in range(1_000)]
 
 
+@pytest.mark.parametrize("newest", [2, LINK_VERSIONS[1]])
+async def test_a_link_knows_which_version_both_ends_speak(newest: int) -> None:
+    a, b = End("n1"), End("n2")
+    b.links._me = replace(b.links._me, links=(1, newest))
+    async with started(a, b):
+        await asyncio.gather(a.until_event("up", "n2", 1), b.until_event("up", "n1", 1))
+        assert a.links.version(NodeId("n2")) == b.links.version(NodeId("n1")) == newest
+        assert a.links.version(NodeId("n3")) == 0
+
+
 async def test_nothing_leaves_before_the_flush() -> None:
     a, b = End("n1"), End("n2")
     async with started(a, b):
@@ -263,6 +274,17 @@ async def test_who_waits_to_be_dialed_and_only_looks_is_no_stranger(monkeypatch:
         async with started(a, b):
             await stays(lambda: b.events == [])
     assert [line for line in lines if line["event"] == "link_refused"] == []
+
+
+async def test_who_is_taken_while_it_stops_is_not_called_one_too_many() -> None:
+    end = End("n1")
+    async with started(end):
+        pass
+    connection = link_protocol.LinkConnection(end.links, SystemClock(), accepted=True)
+    with structlog.testing.capture_logs() as lines:
+        end.links.accepted(connection, asyncio.Transport())
+    assert connection.closed
+    assert lines == []
 
 
 async def test_a_peer_that_falls_silent_is_down_but_not_gone() -> None:

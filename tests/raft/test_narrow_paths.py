@@ -10,7 +10,7 @@ import pytest
 
 from cluster.log import FatalDiskError, Log, LogIdentity, LogOptions, SnapshotRefused
 from cluster.log.memory_disk import MemoryDisk
-from cluster.raft import snapshots
+from cluster.raft import snapshot_transfer
 from cluster.raft.member import Role
 from cluster.raft.messages import APPEND
 from cluster.types import NodeId
@@ -99,8 +99,8 @@ def test_what_a_follower_had_is_remembered_while_it_is_away():
 
 
 def test_an_install_that_another_leader_does_not_finish_leaves_room_for_snapshots(monkeypatch):
-    monkeypatch.setattr(snapshots, "PART_BYTES", 256)
-    monkeypatch.setattr(snapshots, "INSTALL_WINDOW_BYTES_MAX", 1024)
+    monkeypatch.setattr(snapshot_transfer, "PART_BYTES", 256)
+    monkeypatch.setattr(snapshot_transfer, "INSTALL_WINDOW_BYTES_MAX", 1024)
     world, _leader, node, _ = behind()
     aborted: list[int] = []
     world.restart("n3")

@@ -121,11 +121,11 @@ class MemoryJournal:
 
     @property
     def memberships(self) -> list[tuple[int, bytes]]:
-        return [(index, command) for command, index, _ in self.tail if command[:1] == b"\x02"]
+        return [(index, data) for data, index, _ in self.tail if data[:1] == b"\x02"]
 
-    def add(self, command: bytes, idx: int, term: int) -> None:
-        assert idx == self.last_index + 1
-        self.tail.append((bytes(command), idx, term))
+    def add(self, data: bytes, index: int, term: int) -> None:
+        assert index == self.last_index + 1
+        self.tail.append((bytes(data), index, term))
         self._dirty = True
 
     def truncate_from(self, index: int) -> None:
@@ -193,12 +193,12 @@ class MemoryJournal:
         present: list[tuple[int, int]] = []
         for first, last in live:
             for each in range(first, min(last, index) + 1):
-                command = self.read(each)
-                if command is not None:
+                entry = self.read(each)
+                if entry is not None:
                     each_term = self.term_at(each)
                     if each_term is None:
                         each_term = self.old.entries[each][1]
-                    kept[each] = (command, each_term)
+                    kept[each] = (entry, each_term)
                     present.append((each, each))
         self.tail = self.tail[index - self.base_index :]
         self.base_index, self.base_term = index, term
@@ -212,8 +212,8 @@ class MemoryJournal:
     def begin_install(self, index: int, term: int, chain: bytes, data: bytes, live: Any) -> None:
         self._installing = (MemorySnapshot(index, term, data, live), {})
 
-    def add_live(self, index: int, term: int, command: bytes, chain: bytes) -> None:
-        self._installing[1][index] = (command, term)
+    def add_live(self, index: int, term: int, data: bytes, chain: bytes) -> None:
+        self._installing[1][index] = (data, term)
 
     def abort_install(self) -> None:
         self._installing = None
@@ -235,7 +235,7 @@ class Wires:
     """All links of the world."""
 
     def __init__(self, latency_ms: int = 1) -> None:
-        self.latency_ms = latency_ms
+        self.after_syncncy_ms = latency_ms
         self.now_ms = 0
         self.cut: set[frozenset[str]] = set()
         self.dead: set[str] = set()
@@ -253,7 +253,7 @@ class Wires:
         self.sent.append((a, b, message))
         if not self.drop(a, b, message):
             queue = self.queues.setdefault((a, b), deque())
-            queue.append((self.now_ms + self.latency_ms, cbor2.loads(cbor2.dumps(message))))
+            queue.append((self.now_ms + self.after_syncncy_ms, cbor2.loads(cbor2.dumps(message))))
         return True
 
     def arriving(self, b: str) -> list[tuple[str, Any]]:
@@ -302,18 +302,18 @@ class Recorder:
         self.poisons: list[int] = []
         self.attempts = 0
         self.raises_at: int | None = None
-        self.later: bytes | None = None
+        self.after_syncr: bytes | None = None
         self.installing: Any = None
         self.base: bytes | None = None
 
-    def apply_entry(self, command: bytes, index: int, term: int) -> None:
+    def apply_entry(self, data: bytes, index: int, term: int) -> None:
         self.attempts += 1
         if index == self.raises_at:
             raise ValueError("a bug")
-        self.applied.append((command, index, term))
+        self.applied.append((data, index, term))
 
-    def beyond(self, command: bytes) -> Exception | None:
-        return ValueError("of a later release") if command == self.later else None
+    def beyond(self, data: bytes) -> Exception | None:
+        return ValueError("of a later release") if data == self.after_syncr else None
 
     def install(self, incoming: Any) -> None:
         self.installing = incoming
@@ -323,6 +323,9 @@ class Recorder:
         self.applied = [(cbor2.loads(data)[0], index, 0)] if data else []
 
     def let_in(self, node: NodeId) -> bool:
+        return False
+
+    def beat(self, peer: NodeId, beat: list[Any]) -> bool:
         return False
 
     def role_changed(self, role: Role, term: int) -> None:
@@ -349,7 +352,7 @@ class Node:
         self.host = Recorder()
         self.busy_until = 0
         self.inbox: list[tuple[str, Any]] = []
-        self.late: list[tuple[NodeId, Any]] = []
+        self.after_sync: list[tuple[NodeId, Any]] = []
         self.member = Member(
             GROUP,
             NodeId(self.name),
@@ -390,7 +393,7 @@ class Node:
         member.apply()
         if member.leads:
             member.replication.flush(now)
-        self.late += member.take_late()
+        self.after_sync += member.take_after_sync()
         if self.journal.dirty and self.sync_ms:
             self.busy_until = self.world.wires.now_ms + self.sync_ms
         else:
@@ -398,8 +401,8 @@ class Node:
 
     def finish(self) -> None:
         self.journal.keep()
-        late, self.late = self.late + self.member.take_late(), []
-        for peer, message in late:
+        due, self.after_sync = self.after_sync + self.member.take_after_sync(), []
+        for peer, message in due:
             self.links.send(peer, message)
 
 
@@ -550,7 +553,7 @@ class World:
         everywhere.
         """
         logs = [
-            {index: (command, term) for command, index, term in node.journal.tail}
+            {index: (data, term) for data, index, term in node.journal.tail}
             for node in self.nodes.values()
         ]
         for a in logs:

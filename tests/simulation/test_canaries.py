@@ -35,7 +35,7 @@ def _result(
     nemesis: str, seed: int, change: Callable[[Run], None] | None = None, **settings: Any
 ) -> Result:
     plan = replace(
-        draw_plan(seed, nodes=3, faults_s=10.0),
+        draw_plan(seed, nodes=3, faults_s=6.0),
         nemesis_weights=HARSH[nemesis],
         fault_every_s=1.0,
         messages_per_s_max=300,

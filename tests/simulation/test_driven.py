@@ -14,6 +14,7 @@ from chaos.report.series import workload_of
 from chaos.simulator.plan import DRIVEN, STREAMS, draw_plan
 from chaos.simulator.run import Run, Status
 from cluster.machine.stream.appending import Appending
+from tests.testkit.draws import drawn
 
 SEED = 100_000
 HARSH = (("kill", 4), ("partition", 3), ("reset", 3), ("pause", 2), ("power_loss", 2))
@@ -42,7 +43,7 @@ def _ops(run: Run, workload: str) -> list[Op]:
     return [op for op in run.history if workload_of(op) == workload]
 
 
-@pytest.mark.parametrize("workload", DRIVEN)
+@pytest.mark.parametrize("workload", drawn(DRIVEN, 5))
 def test_each_is_confirmed_delivered_drained_and_judged(workload: str) -> None:
     run, verdicts, status = _run(workload)
 
@@ -73,27 +74,25 @@ def test_streams_are_stored_read_and_compared() -> None:
     assert all(verdict.valid is True for verdict in verdicts)
 
 
-@pytest.mark.parametrize(
-    ("build", "workload", "checker", "shown_by"),
-    [
-        ("sac-without-fencing", "w3-native", "sac-exclusion", 17),
-        ("dedup-not-replicated", "w9-native", "total-queue", 4),
-        ("unflagged-redelivery", "w1-native", "total-queue", 1),
-        ("unflagged-redelivery", "w1-amqp", "total-queue", 0),
-        ("forgotten-acks", STREAMS, "acks", 1),
-        ("handed-to-two", STREAMS, "deliveries", 1),
-        ("compare-nothing", STREAMS, "registers", 1),
-        ("forgotten-ids", STREAMS, "contents", 1),
-        ("passed-over", STREAMS, "copies", 1),
-        ("taken-twice", STREAMS, "copies", 1),
-    ],
-)
-def test_what_a_broken_build_does_to_them_is_seen(
-    build: str, workload: str, checker: str, shown_by: int
-) -> None:
-    """The seed by which it was shown when it was last looked at is tried first, and for a short
-    while.
-    """
+#: Which checker sees a build in a workload, and by which seed it did when it was last looked at:
+#: that one is tried first, and for a short while.
+BROKEN = {
+    ("sac-without-fencing", "w3-native"): ("sac-exclusion", 17),
+    ("dedup-not-replicated", "w9-native"): ("total-queue", 4),
+    ("unflagged-redelivery", "w1-native"): ("total-queue", 1),
+    ("unflagged-redelivery", "w1-amqp"): ("total-queue", 0),
+    ("forgotten-acks", STREAMS): ("acks", 1),
+    ("handed-to-two", STREAMS): ("deliveries", 1),
+    ("compare-nothing", STREAMS): ("registers", 1),
+    ("forgotten-ids", STREAMS): ("contents", 1),
+    ("passed-over", STREAMS): ("copies", 1),
+    ("taken-twice", STREAMS): ("copies", 1),
+}
+
+
+@pytest.mark.parametrize("shown", drawn(BROKEN, 4), ids="-".join)
+def test_what_a_broken_build_does_to_them_is_seen(shown: tuple[str, str]) -> None:
+    (build, workload), (checker, shown_by) = shown, BROKEN[shown]
     with broken(build):
         for seed, faults_s in ((shown_by, 3.0), *((seed, 6.0) for seed in range(6))):
             _, verdicts, _ = _run(workload, SEED + seed, faults_s=faults_s)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.history import History
 from chaos.simulator.plan import draw_plan
-from chaos.simulator.recoveries import Disaster, Recoveries, recovered_verdict
+from chaos.simulator.recoveries import Disaster, Recoveries, _messages, recovered_verdict
 from chaos.simulator.run import Run
-from cluster.types import GroupId, NodeId
+from cluster.codec.entries import encode_entry
+from cluster.machine.commands import CreateQueue, Enqueue, Purge, QueueConfig, Transaction
+from cluster.raft.pysyncobj_core import REGULAR
+from cluster.types import GroupId, NodeId, QueueId
+from tests.testkit.draws import drawn
 
 MOVED = ("debits", "credits")
 
@@ -27,8 +32,15 @@ def delivered(history: History, queue: str, *messages: str) -> None:
     history.saw("c", "deliver", {**about, "messages": list(messages)})
 
 
-def verdict(before: History, after: History, held: set[str], problem: str | None = None) -> Any:
-    disaster = Disaster(len(before.ops), {}, [NodeId("n1")], {}, {GroupId(1): ((1, 9), held)})
+def verdict(
+    before: History,
+    after: History,
+    held: set[str],
+    problem: str | None = None,
+    queue: str | None = None,
+) -> Any:
+    kept = {GroupId(1): ((1, 9), {queue: held})}
+    disaster = Disaster(len(before.ops), {}, [NodeId("n1")], {}, kept)
     return recovered_verdict(before.ops, disaster, after.ops, problem, MOVED)
 
 
@@ -41,6 +53,38 @@ def test_what_a_survivor_held_must_come_out_and_what_only_the_lost_held_need_not
     found = verdict(before, after, {"p:1", "p:3"})
     assert (found.valid, found.examples["lost"]) == (False, ["p:3"])
     assert found.counts["held by lost nodes only"] == 1
+
+
+def test_what_a_survivor_held_for_a_queue_that_only_the_lost_had_in_the_catalog_need_not():
+    before = History()
+    published(before, "q", "p", 1)
+
+    assert verdict(before, History(), {"p:1"}).valid is False
+    assert verdict(before, History(), {"p:1"}, queue="q").valid is True
+
+
+def test_a_copy_holds_what_has_not_left_it_and_what_its_transactions_brought():
+    queue, other = QueueId(1), QueueId(2)
+    entries = [
+        [CreateQueue(queue, "/", "q", QueueConfig()), CreateQueue(other, "/", "r", QueueConfig())],
+        [Enqueue(queue, None, 0, [b"p:1|", b"p:2|"])],
+        [
+            Purge(queue),
+            Enqueue(queue, None, 0, [b"p:3|"]),
+            Transaction("n1", 1, 1, 1, [Enqueue(other, None, 0, [b"t:1|"])], []),
+        ],
+    ]
+    commands = [REGULAR + encode_entry(1_000, each) for each in entries]
+    journal: Any = SimpleNamespace(
+        group=1,
+        base_index=1,
+        last_index=4,
+        load_snapshot=lambda: None,
+        read=lambda index: commands[index - 2],
+        term_at=lambda _: 1,
+    )
+
+    assert _messages(journal) == {"q": {"p:3"}, "r": {"t:1"}, None: {"t:1"}}
 
 
 def test_what_somebody_set_out_to_settle_need_not_come_out():
@@ -77,10 +121,13 @@ def recovered(seed: int, nodes: int) -> Any:
     return Run(replace(plan, disk_weights=())).go()
 
 
-@pytest.mark.parametrize(("seed", "nodes"), [(920_000_001, 3), (920_000_012, 5), (920_000_110, 7)])
-def test_a_run_whose_survivors_recover_keeps_what_they_held(seed: int, nodes: int):
-    """The last one is not served when not all survivors have to elect the first leader."""
-    result = recovered(seed, nodes)
+#: The last one is not served when not all survivors have to elect the first leader.
+RECOVERED = {920_000_001: 3, 920_000_012: 5, 920_000_110: 7}
+
+
+@pytest.mark.parametrize("seed", drawn(RECOVERED, 1))
+def test_a_run_whose_survivors_recover_keeps_what_they_held(seed: int):
+    result = recovered(seed, RECOVERED[seed])
 
     assert result.status == 0, result.violations
     found = next(each for each in result.verdicts if each.checker == "recovery")

@@ -8,44 +8,45 @@ all of a bucket are in one place: only there, and nowhere else, a range becomes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
+from chaos.postmortem.engine import in_order
+from chaos.postmortem.queues.message_fold import (
+    ALL,
+    BUCKET,
+    DELIVERIES,
+    FOLDED,
+    GIVEN,
+    KEY,
+    ORDER,
+    fold,
+)
 from chaos.postmortem.tables import Tables
 
-#: Events that say where a message comes from, that somebody got it, and that it left.
-BIRTHS: Final = ("published", "letter", "known")
-DELIVERIES: Final = ("delivered", "got")
-ENDS: Final = ("settled", "died", "purged", "withdrawn", "deleted")
-#: So many neighbours are looked at in one place.
-BUCKET: Final = 4_096
+__all__ = ["BUCKET", "DELIVERIES", "ORDER"]
+
 #: Tokens begin with the index of the entry that gave them out: cluster.types.ORDINAL_BITS.
 TOKEN_BITS: Final = 16
 QUEUE: Final = ("group", "queue")
-ORDER: Final = ("index", "ordinal", "step")
-#: What is told of where a message comes from.
-BIRTH: Final = (
-    *("event", "entry", "entry_offset", "publisher", "seqno", "at_ms", "confirm_ms"),
-    *("consumer", "token", "acquired", "failed", "reason"),
-)
 
 
 def messages(tables: Tables) -> DataFrame:
     """The table `messages`. What happened behind a replay that failed is not looked at: what the
     log said in between is not known.
     """
-    events = unbroken(tables).where(F.col("event").isin(*BIRTHS, *DELIVERIES, "returned", *ENDS))
+    events = unbroken(tables).where(F.col("event").isin(*ALL))
     fresh = F.col("event") == "published"
     events = (
         events.where(fresh)
         .join(confirms(tables), ["group", "index", "term"], "left")
         .unionByName(events.where(~fresh), allowMissingColumns=True)
     )
-    folded = _folded(by_message(_slim(events)))
-    return folded.join(queue_names(tables["events"]), [*QUEUE], "left")
+    buckets = _in_buckets(events.select(*QUEUE, *GIVEN))
+    folded = in_order(buckets, KEY, [*KEY, *ORDER], fold, FOLDED)
+    return _told(folded).join(queue_names(tables["events"]), [*QUEUE], "left")
 
 
 def unbroken(tables: Tables) -> DataFrame:
@@ -82,10 +83,9 @@ def by_message(events: DataFrame, wanted: DataFrame | None = None) -> DataFrame:
     partition, and `bucket` belongs to their key. `wanted`: only of these, by queue and position,
     with what else is known of them; what is far from all of them is left out first.
     """
-    buckets = F.sequence(F.expr(f"first div {BUCKET}"), F.expr(f"last div {BUCKET}"))
     first = F.greatest(F.col("first"), F.col("bucket") * BUCKET)
     last = F.least(F.col("last"), F.col("bucket") * BUCKET + (BUCKET - 1))
-    spread = events.withColumn("bucket", F.explode(buckets))
+    spread = _in_buckets(events)
     if wanted is not None:
         near = wanted.select(*QUEUE, F.expr(f"position div {BUCKET}").alias("bucket")).distinct()
         spread = spread.join(F.broadcast(near), [*QUEUE, "bucket"], "left_semi")
@@ -95,74 +95,17 @@ def by_message(events: DataFrame, wanted: DataFrame | None = None) -> DataFrame:
     return rows if wanted is None else rows.join(wanted, [*QUEUE, "position"])
 
 
-def _slim(events: DataFrame) -> DataFrame:
-    """What the fold needs: the less, the cheaper."""
-    known = ["first", "last", "at_ms", "event", "entry", "entry_offset", "publisher", "seqno"]
-    counts = ["consumer", "token", "acquired", "failed", "reason", "confirm_ms"]
-    return events.select(*QUEUE, *ORDER, *known, *counts)
-
-
-def order_number(index: str, ordinal: str, step: str) -> Column:
-    """`ORDER` as one number, a decimal of 34 digits: an aggregate over structs costs Sail forty
-    times as much.
-    """
-    return F.expr(
-        f"cast({index} as decimal(19, 0)) * cast('1000000000000000' as decimal(16, 0))"
-        f" + cast({ordinal} as bigint) * cast('10000000000' as bigint) + {step}"
-    )
-
-
-def _folded(rows: DataFrame) -> DataFrame:
-    event, nth = F.col("event"), F.col("position") - F.col("first")
-    # Of two births of a message: where it was published, else where it is first seen.
-    rank = F.when(event == "published", "2").when(event == "letter", "1").otherwise("0")
-    rank = F.rpad(rank, 36, "0").cast("decimal(38, 0)")
-    delivered = event.isin(*DELIVERIES)
-    rows = rows.withColumns(
-        {
-            "entry_offset": (F.col("entry_offset") + nth).cast("int"),
-            "seqno": F.col("seqno") + nth,
-            "at": order_number(*ORDER),
-        }
-    )
-    at = F.col("at")
-    rows = rows.withColumns(
-        {
-            "birth_at": F.when(event.isin(*BIRTHS), at + rank),
-            "delivery_at": F.when(delivered, at),
-            "return_at": F.when(event == "returned", at),
-            "end_at": F.when(event.isin(*ENDS), at),
-        }
-    )
-
-    def of(name: str, pick: Callable[[str, str], Column], *columns: str) -> list[Column]:
-        kind = name.removeprefix("first_")
-        return [pick(each, f"{kind}_at").alias(f"{name}_{each}") for each in columns]
-
-    # The position first: it tells most rows apart, so that sorting compares little else.
-    folded = rows.groupBy("position", "bucket", "queue", "group").agg(
-        *of("birth", F.max_by, *BIRTH),
-        *of("first_delivery", F.min_by, "at_ms", "acquired"),
-        *of("delivery", F.max_by, "at_ms", "consumer", "failed"),
-        F.max("delivery_at").alias("delivery_at"),
-        F.max(F.when(delivered, F.col("index"))).alias("delivery_index"),
-        F.count("delivery_at").cast("int").alias("deliveries"),
-        F.count_if(delivered & (F.col("acquired") == 0)).alias("unflagged"),
-        F.count_if((event == "returned") & (F.col("reason") == "unsent")).alias("unsent"),
-        *of("return", F.max_by, "at_ms", "failed"),
-        F.max("return_at").alias("return_at"),
-        F.count("return_at").cast("int").alias("returns"),
-        *of("end", F.min_by, "at_ms", "event", "reason"),
-        F.min(F.when(event == "settled", at)).alias("settled_at"),
-    )
-    return _told(folded)
+def _in_buckets(events: DataFrame) -> DataFrame:
+    """Each event once for each `bucket` that it is about."""
+    buckets = F.sequence(F.expr(f"first div {BUCKET}"), F.expr(f"last div {BUCKET}"))
+    return events.withColumn("bucket", F.explode(buckets))
 
 
 def _told(folded: DataFrame) -> DataFrame:
     def birth(name: str) -> Column:
         return F.col(f"birth_{name}")
 
-    delivered, returned = F.col("delivery_at").isNotNull(), F.col("return_at").isNotNull()
+    delivered, back = F.col("deliveries") > 0, F.col("back")
     known = birth("event") == "known"
     held_before = known & birth("consumer").isNotNull()
     dead_before = known & birth("reason").isNotNull()
@@ -170,13 +113,11 @@ def _told(folded: DataFrame) -> DataFrame:
     # Is the first delivery that the log shows the first one of all?
     is_first = ~F.coalesce(out_before, F.lit(False))
     fresh = is_first & (F.col("first_delivery_acquired") == 0)
-    # The newest of both is the return: then it is with nobody.
-    back = returned & (~delivered | (F.col("return_at") > F.col("delivery_at")))
+    # Where the newest is a return, it is with nobody.
     with_somebody = (delivered | F.coalesce(held_before, F.lit(False))) & ~back
     ended = F.col("end_event").isNotNull()
     since_ms = F.col("delivery_at_ms")
     until_ms = F.when(back, F.col("return_at_ms")).when(ended, F.col("end_at_ms"))
-    settled_again = F.col("delivery_at") > F.col("settled_at")
     # What never left a node is delivered again as if for the first time.
     unflagged = F.col("unflagged") > F.when(fresh, 1).otherwise(0) + F.col("unsent")
     return folded.select(
@@ -215,7 +156,8 @@ def _told(folded: DataFrame) -> DataFrame:
         F.when(dead_before, birth("reason")).otherwise(F.col("end_reason")).alias("reason"),
         F.array_compact(
             F.array(
-                F.when(settled_again, "settled_again"), F.when(unflagged, "unflagged_duplicate")
+                F.when(F.col("settled_again"), "settled_again"),
+                F.when(unflagged, "unflagged_duplicate"),
             )
         ).alias("broken"),
     )

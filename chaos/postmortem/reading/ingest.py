@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.engine import is_local
+from chaos.postmortem.reading.batches import Batches, Plan
+from chaos.postmortem.reading.batches import plan as plan_of
 from chaos.postmortem.reading.decoding import decode
 from chaos.postmortem.reading.inputs import Inputs, Segment, is_remote
 from chaos.postmortem.reading.raftlog import only_checked, told
@@ -34,23 +36,45 @@ from cluster.log.reader import BODIES, CORRUPT, TORN
 SORTED_FROM: Final = 64
 
 
-def ingest(tables: Tables, inputs: Inputs, until_ns: int | None = None) -> None:
-    """Writes `records` and `segments`. MixedClusters: nothing is written."""
+def ingest(
+    tables: Tables, inputs: Inputs, until_ns: int | None = None, plan: Plan | None = None
+) -> None:
+    """Writes `records` and `segments`. `plan`: what of it is to be read, see `planned`.
+    MixedClusters: nothing is written.
+    """
     inputs = inputs.of_one_cluster()
-    records = read_records(tables.spark, inputs)
-    if until_ns is not None:
-        records = _up_to(records, inputs, until_ns)
-    if len(inputs.segments) >= SORTED_FROM:
-        hour = F.floor(F.col("wall_ns") / HOUR_NS)
-        records = records.withColumn("hour", hour)
-        # Where plans are not adaptive the hint is not heard; then there is little to even out.
-        adaptive = not is_local() and tables.spark.conf.get("spark.sql.adaptive.enabled") == "true"
-        by = ("group", "hour")
-        records = records.hint("rebalance", *by) if adaptive else records.repartition(*by)
-    tables.write("records", records)
+    batches, plan = Batches(tables.spark, tables.folder), plan or planned(tables, inputs, until_ns)
+    batches.drop_all_but(plan.kept)
+    for number, new in plan.new.items():
+        records = read_records(tables.spark, replace(inputs, segments=new))
+        if until_ns is not None:
+            records = _up_to(records, inputs, until_ns)
+        tables.write("records", _sorted(records, len(new)), number)
+        if until_ns is None:
+            batches.finish(number, new)
     tables.write("segments", segments(tables["records"], inputs))
     rows = [(u.cluster, u.node, u.file, u.bytes, u.foreign, u.reason) for u in inputs.unread]
     tables.write("unread", tables.spark.createDataFrame(rows, schema_of("unread")))
+
+
+def planned(tables: Tables, inputs: Inputs, until_ns: int | None = None) -> Plan:
+    """What is in the tables already stays. Of what is cut off at a time nothing does: it is not all
+    of its segments.
+    """
+    if until_ns is not None:
+        return Plan(set(), {0: inputs.segments})
+    return plan_of(Batches(tables.spark, tables.folder).known(), inputs.segments)
+
+
+def _sorted(records: DataFrame, count: int) -> DataFrame:
+    if count < SORTED_FROM:
+        return records
+    hour = F.floor(F.col("wall_ns") / HOUR_NS)
+    records = records.withColumn("hour", hour)
+    # Where plans are not adaptive the hint is not heard; then there is little to even out.
+    spark, by = records.sparkSession, ("group", "hour")
+    adaptive = not is_local() and spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    return records.hint("rebalance", *by) if adaptive else records.repartition(*by)
 
 
 def _up_to(records: DataFrame, inputs: Inputs, until_ns: int) -> DataFrame:

@@ -66,6 +66,7 @@ class Segment:
     damaged: bool = False  # its header
     copy: bool = False  # the same was given twice: this one is only checked
     copies: tuple[str, ...] = ()  # where the same can be read when this one is gone
+    changed_ns: int = 0  # when its content was last written, as its file system says
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class Found(NamedTuple):
 
     path: str
     bytes: int
+    changed_ns: int = 0
 
 
 class Files(Protocol):
@@ -148,7 +150,7 @@ class LocalFiles:
     def find(self, path: str) -> Found | Iterable[Found] | None:
         path = os.path.abspath(path.removeprefix("file://").removeprefix("file:"))
         if os.path.isfile(path):
-            return Found(path, os.path.getsize(path))
+            return self._of(path)
         return self._below(path) if os.path.isdir(path) else None
 
     def _below(self, folder: str) -> Iterator[Found]:
@@ -163,10 +165,14 @@ class LocalFiles:
         with open(path, "rb") as file:
             return file.read(count)
 
+    def _of(self, path: str) -> Found:
+        about = os.stat(path)
+        return Found(path, about.st_size, about.st_mtime_ns)
+
     def _sized(self, paths: Iterable[str]) -> Iterator[Found]:
         for path in paths:
             try:
-                yield Found(path, os.stat(path).st_size)
+                yield self._of(path)
             except FileNotFoundError:  # the cleaner of a running node was quicker
                 if os.path.islink(path):
                     yield Found(path, -1)
@@ -402,12 +408,13 @@ def _of_one_folder(
             created = _archived_ns(each) if source == "archive" else 0
             yield Segment(
                 each.path, identity.cluster, identity.node, number, created, "", each.bytes,
-                source, torn, damaged=True,
+                source, torn, damaged=True, changed_ns=each.changed_ns,
             )  # fmt: skip
         else:
             yield Segment(
                 each.path, header.identity.cluster, header.identity.node, header.number,
                 header.wall_ns, header.boot.hex(), each.bytes, source, torn,
+                changed_ns=each.changed_ns,
             )  # fmt: skip
 
 

@@ -76,7 +76,8 @@ def _listed(statuses: Any) -> Iterator[Found]:
 
 
 def _found(status: Any) -> Found:
-    return Found(status.getPath().toString(), status.getLen())
+    changed_ns = status.getModificationTime() * 1_000_000
+    return Found(status.getPath().toString(), status.getLen(), changed_ns)
 
 
 def _said(error: Py4JJavaError) -> str:

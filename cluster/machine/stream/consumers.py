@@ -404,12 +404,12 @@ class StreamConsumer:
         self.delivered_ms, self.floor_ms = min(delivered_ms, now_ms), min(floor_ms, now_ms)
         for first, last, ahead, deliveries in state.held:
             held = Held(ahead, deliveries, self._due_ms(deliveries, now_ms))
-            for start, end in retained.living(first, last):
+            for start, end in retained.extents(first, last):
                 self.held.put(start, end, held)
         self._plan_anew()
         for ranges, into in ((state.picked, self.picked), (state.exhausted, self.exhausted)):
             for first, last in ranges:
-                for start, end in retained.living(first, last):
+                for start, end in retained.extents(first, last):
                     into.put(start, end, None)
         self.pending = self.picked.count + retained.count_of(self.filter, self.cursor)
 

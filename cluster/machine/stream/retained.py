@@ -10,9 +10,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from itertools import compress, count
+from itertools import compress, count, starmap
 from typing import Any, Final, NamedTuple
 
+from cluster.machine.runs import ranges_of
 from cluster.machine.store import (
     CHAIN_FACTOR,
     CHAIN_MASK,
@@ -220,7 +221,7 @@ class Segment:
             assert len(self.ids) <= SEGMENT, "a segment is too long"
         else:
             assert list(self.places) == sorted(set(self.places)), "places are out of order"
-        sizes = sum(self.store.bytes_of(at, at) for at, _ in living)
+        sizes = sum(starmap(self.store.bytes_of, ranges_of(at for at, _ in living)))
         assert sizes == self.store.bytes, "bytes of a segment miscounted"
 
 
@@ -410,14 +411,6 @@ class Retained:
         segment = self._segments[self._numbers[at]]
         return segment.next_live(segment.base)
 
-    def living(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Of these, those that live, as ranges; they may go as they come."""
-        sequence = self.next_live(first)
-        while sequence and sequence <= last:
-            end = self.live_end(sequence, last)
-            yield sequence, end
-            sequence = self.next_live(end + 1)
-
     def last_live(self, sequence: int) -> int:
         """The last one at `sequence` or before it; 0: none."""
         sequence = min(sequence, self.next - 1)
@@ -531,7 +524,9 @@ class Retained:
         return Found(sequence, self.subjects.name_of(subject_id), bodies, stored_ms, size)
 
     def extents(self, first: int = 0, last: int = BEHIND_ALL) -> Iterator[tuple[int, int]]:
-        """Ranges of what lives between these, ascending; neighbours may touch."""
+        """Ranges of what lives between these, ascending; neighbours may touch. What lives may go
+        as they come.
+        """
         sequence = self.next_live(first)
         while sequence and sequence <= last:
             end = self.live_end(sequence, last)

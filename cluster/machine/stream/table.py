@@ -314,7 +314,7 @@ class ConsumerTable:
         """One of the consumers is done with these: in a work queue that ends them, by interest when
         no other wants them.
         """
-        for start, end in self._retained.living(first, last):
+        for start, end in self._retained.extents(first, last):
             if self.settings.retention == "workqueue":
                 self._leaving.acknowledged(start, end)
             else:

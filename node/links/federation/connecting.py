@@ -44,7 +44,7 @@ class Federated:
 
 
 class Connecting:
-    """One a node: opens connections to upstreams, and reads this node's copy of the catalog."""
+    """One per node: opens connections to upstreams, and reads this node's copy of the catalog."""
 
     def __init__(self, cluster: ClusterNode, client: AmqpClient) -> None:
         self._cluster = cluster

@@ -22,7 +22,7 @@ from node.access.permissions import Access, Operation, TopicOperation
 from node.broker.bodies import PartedBody
 from node.broker.broker import Broker
 from node.broker.ingress import PART_BYTES_MAX, Attrs, shown
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.messages import properties as amqp
 from node.messages.message import where_of
 
@@ -82,9 +82,9 @@ def properties_of(
 
 
 class Downstream:
-    """One a node: publishes for its links."""
+    """One per node: publishes for its links."""
 
-    def __init__(self, cluster: ClusterNode, broker: Broker, publisher: Publisher) -> None:
+    def __init__(self, cluster: ClusterNode, broker: Broker, publisher: QueuePublisher) -> None:
         self._cluster = cluster
         self._broker = broker
         self._publisher = publisher
@@ -107,7 +107,7 @@ class Downstream:
         meta = where_of(exchange, key) + properties
         stored = [
             asyncio.ensure_future(
-                self._store(info, body, meta, ingress.own(info, attrs, properties))
+                self._store(info, body, meta, ingress.attrs_for_queue(info, attrs, properties))
             )
             for info in queues
         ]

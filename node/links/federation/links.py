@@ -22,7 +22,7 @@ from cluster.machine.catalog_entries import USER
 from cluster.machine.catalog_routing import TRACE
 from cluster.machine.policies import FEDERATION, PolicyTarget
 from node.broker.broker import Broker
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.errors import BrokerError
 from node.links.amqp import AmqpClient
 from node.links.federation import plan
@@ -56,7 +56,7 @@ class _Known:
 
 
 class FederationLinks:
-    """A kind of links: one a node."""
+    """A kind of links: one per node."""
 
     name = KIND
 
@@ -65,7 +65,7 @@ class FederationLinks:
         cluster: ClusterNode,
         client: AmqpClient,
         broker: Broker,
-        publisher: Publisher,
+        publisher: QueuePublisher,
         tasks: Tasks,
         *,
         cluster_name: Callable[[], str],

@@ -1,9 +1,9 @@
 """The consuming half of a channel: consumers, deliveries and their tags, settles, gets.
 
-It is the peer of a broker connection: what the broker tells about consumers comes in here, and
+It is the transport of a `ClientSession`: what the broker tells about consumers comes in here, and
 leaves as frames. Tags grow by one from 1 and are the channel's own (B01). Deliveries come in runs
-of consecutive positions of one queue, so what is unacked is one entry a run, however many messages
-it has.
+of consecutive positions of one queue, so what is unacked is one entry per run, however many
+messages it has.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from cluster.machine.runs import joined
 from cluster.types import ConsumerKey, GroupId, LargeBody, QueueId
 from node.broker.broker import Broker
 from node.broker.stream_reads import Start, StreamGone, StreamMessage, StreamReader, Wanted
-from node.clients.client_session import ClientSession
-from node.clients.client_session import Subscription as BrokerConsumer
+from node.clients.client_session import ClientSession, Subscription
 from node.dispatch import outgoing
 from node.dispatch.outgoing import Delivery, MessageBatch, Outgoing
 from node.dispatch.progress import WrittenPiece
@@ -103,10 +102,12 @@ class Family:
     following: bool = False  # members come or go
 
 
-def runs_for(consumer: ChannelConsumer, batch: MessageBatch) -> list[tuple[int, int, bytes, bytes]]:
-    """As `runs`, as this consumer is to see them."""
+def wire_runs_for(
+    consumer: ChannelConsumer, batch: MessageBatch
+) -> list[tuple[int, int, bytes, bytes]]:
+    """As `wire_runs`, as this consumer is to see them."""
     info = consumer.info
-    found = runs(batch, consumer.name, fenced=consumer.fenced)
+    found = wire_runs(batch, consumer.name, fenced=consumer.fenced)
     if not consumer.placed:
         return found
     each: list[tuple[int, int, bytes, bytes]] = []
@@ -117,7 +118,7 @@ def runs_for(consumer: ChannelConsumer, batch: MessageBatch) -> list[tuple[int, 
     return each
 
 
-def runs(
+def wire_runs(
     batch: MessageBatch, queue: str, *, fenced: bool = False
 ) -> list[tuple[int, int, bytes, bytes]]:
     """(start, end, where, properties) of neighbours that look the same to a client."""
@@ -125,7 +126,7 @@ def runs(
     metas = _metas(batch)
     plain = not batch.deaths and not batch.delivery_count and not fenced
     token = batch.token if fenced else None
-    runs: list[tuple[int, int, bytes, bytes]] = []
+    found: list[tuple[int, int, bytes, bytes]] = []
     start = 0
     while start < count:
         end = start + 1 if metas is not None else count
@@ -135,9 +136,9 @@ def runs(
         where, properties = on_wire(batch.meta if metas is None else metas[start], queue)
         if not plain:
             where, properties = marked(where, properties, batch.deaths, batch.delivery_count, token)
-        runs.append((start, end, where, properties))
+        found.append((start, end, where, properties))
         start = end
-    return runs
+    return found
 
 
 def cut(batch: MessageBatch, count: int) -> tuple[MessageBatch, MessageBatch]:
@@ -154,12 +155,12 @@ def cut(batch: MessageBatch, count: int) -> tuple[MessageBatch, MessageBatch]:
 
 
 def _metas(batch: MessageBatch) -> list[Any] | None:
-    """One a body, or None: all have the same."""
+    """One per body, or None: all have the same."""
     meta: Any = batch.meta
     return cast("list[Any]", meta) if type(meta) is list else None
 
 
-Step = Settle | Return | Discard
+SettleStep = Settle | Return | Discard
 C = TypeVar("C")
 
 
@@ -172,7 +173,7 @@ class UnknownTag(Exception):
 
 
 @dataclass(slots=True)
-class _Run(Generic[C]):
+class _TagRun(Generic[C]):
     """Deliveries `first` to `last`, which are the positions from `position` on of one consumer."""
 
     first: int
@@ -199,7 +200,7 @@ class Unacked(Generic[C]):
 
     def __init__(self) -> None:
         self.count = 0
-        self._runs: list[_Run[C]] = []  # ascending, not overlapping
+        self._runs: list[_TagRun[C]] = []  # ascending, not overlapping
         self._next_tag = 1
 
     def number(self, count: int) -> int:
@@ -212,7 +213,7 @@ class Unacked(Generic[C]):
         """Deliveries that wait for an ack; the first one's tag."""
         first = self._next_tag
         self._next_tag += count
-        self._runs.append(_Run(first, first + count - 1, consumer, position, token, at_s))
+        self._runs.append(_TagRun(first, first + count - 1, consumer, position, token, at_s))
         self.count += count
         return first
 
@@ -273,7 +274,7 @@ class Unacked(Generic[C]):
         part = _part(run, tag, last)
         if last < run.last:
             position = run.position + last + 1 - run.first
-            rest = _Run(last + 1, run.last, run.consumer, position, run.token, run.at_s)
+            rest = _TagRun(last + 1, run.last, run.consumer, position, run.token, run.at_s)
             if tag == run.first:
                 runs[at] = rest
             else:
@@ -300,7 +301,7 @@ class Unacked(Generic[C]):
             count = part.last - part.first + 1
             last = part.tag + count - 1
             self._runs.append(
-                _Run(part.tag, last, part.consumer, part.first, part.token, part.at_s)
+                _TagRun(part.tag, last, part.consumer, part.first, part.token, part.at_s)
             )
             self.count += count
         self._runs.sort(key=_first)
@@ -337,8 +338,8 @@ class ChannelSettles:
 
     def recover(self) -> None:
         taken = self.unacked.take_up_to(0)
-        _closed(taken)
-        for group, step in steps_of("requeue", _of_queues(taken), failed=False):
+        _count_open(taken, -1)
+        for group, step in steps_of("requeue", _settle_streams(taken), failed=False):
             self.propose(group, step)
 
     def extend(self, tag: int | None, timeout_ms: int | None, done: Callable[[bool], None]) -> None:
@@ -366,12 +367,12 @@ class ChannelSettles:
             self._settle_retry.settle(info.group, command, decided, by_client=False)
 
     def _settle(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
-        _closed(taken)
+        _count_open(taken, -1)
         if self._transaction is not None:
             self._transaction.append((verdict, taken))
             return
         self._count(verdict, taken)
-        for group, step in steps_of(verdict, _of_queues(taken)):
+        for group, step in steps_of(verdict, _settle_streams(taken)):
             self.propose(group, step)
 
     def _count(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
@@ -385,7 +386,7 @@ class ChannelSettles:
     # --- to the leaders ---------------------------------------------------------------------------
 
     def propose(
-        self, group: GroupId, command: Step | SetCredit | Extend, *, by_client: bool = True
+        self, group: GroupId, command: SettleStep | SetCredit | Extend, *, by_client: bool = True
     ) -> None:
         self.open += 1
         self._settle_retry.settle(group, command, self._decided, by_client=by_client)
@@ -415,7 +416,7 @@ class ChannelSettles:
         steps: dict[GroupId, list[Command]] = {}
         for verdict, taken in settled:
             self._count(verdict, taken)
-            for group, step in steps_of(verdict, _of_queues(taken)):
+            for group, step in steps_of(verdict, _settle_streams(taken)):
                 steps.setdefault(group, []).append(step)
         return steps
 
@@ -423,24 +424,24 @@ class ChannelSettles:
         settled, self._transaction = self._transaction or [], []
         for _, taken in settled:
             self.unacked.put_back(taken)
-            _closed(taken, -1)
+            _count_open(taken, 1)
 
 
 def steps_of(
     verdict: Verdict, taken: Sequence[Taken[ChannelConsumer]], *, failed: bool = True
-) -> list[tuple[GroupId, Step]]:
-    """One a consumer. `failed`: what is requeued counts as a failed delivery (B09)."""
+) -> list[tuple[GroupId, SettleStep]]:
+    """One per consumer. `failed`: what is requeued counts as a failed delivery (B09)."""
     ranges: dict[ChannelConsumer, list[tuple[int, int]]] = {}
     tokens: dict[ChannelConsumer, int] = {}
     for part in taken:
         ranges.setdefault(part.consumer, []).append((part.first, part.last))
         tokens[part.consumer] = max(part.token, tokens.get(part.consumer, 0))
-    found: list[tuple[GroupId, Step]] = []
+    found: list[tuple[GroupId, SettleStep]] = []
     for consumer, of_consumer in ranges.items():
         info, key, positions = consumer.info, consumer.key, joined(sorted(of_consumer))
         match verdict:
             case "ack":
-                step: Step = Settle(info.queue, key, positions, tokens[consumer])
+                step: SettleStep = Settle(info.queue, key, positions, tokens[consumer])
             case "requeue":
                 step = Return(info.queue, key, positions, failed, None, tokens[consumer])
             case "discard":
@@ -449,9 +450,11 @@ def steps_of(
     return found
 
 
-def _of_queues(taken: Sequence[Taken[ChannelConsumer]]) -> list[Taken[ChannelConsumer]]:
-    """Without those of streams, which keep their messages whatever becomes of a delivery: their
-    consumers have room again.
+def _settle_streams(
+    taken: Sequence[Taken[ChannelConsumer]],
+) -> list[Taken[ChannelConsumer]]:
+    """Returns those of queues, which their leaders settle. A stream keeps its messages whatever
+    becomes of a delivery: its consumer has room again, here and now.
     """
     found: list[Taken[ChannelConsumer]] = []
     for part in taken:
@@ -463,19 +466,19 @@ def _of_queues(taken: Sequence[Taken[ChannelConsumer]]) -> list[Taken[ChannelCon
     return found
 
 
-def _closed(taken: Sequence[Taken[ChannelConsumer]], sign: int = 1) -> None:
-    """So many fewer are open of what is counted for a consumer of several queues."""
+def _count_open(taken: Sequence[Taken[ChannelConsumer]], sign: int) -> None:
+    """Of what clients have open of split queues: so many more (1) or fewer (-1)."""
     for part in taken:
         family = part.consumer.family
         if family is not None:
-            family.open -= sign * (part.last - part.first + 1)
+            family.open += sign * (part.last - part.first + 1)
 
 
-def _first(run: _Run[C]) -> int:
+def _first(run: _TagRun[C]) -> int:
     return run.first
 
 
-def _part(run: _Run[C], first: int, last: int) -> Taken[C]:
+def _part(run: _TagRun[C], first: int, last: int) -> Taken[C]:
     position = run.position + first - run.first
     return Taken(run.consumer, position, position + last - first, first, run.token, run.at_s)
 
@@ -527,15 +530,15 @@ class Deliveries:
         self._requests = 0
         self._cancels = 0
         self._notices: list[str] | None = None  # cancelled meanwhile, to be told later
-        self._connection: ClientSession | None = None
+        self._client: ClientSession | None = None
 
     @property
-    def connection(self) -> ClientSession:
+    def client(self) -> ClientSession:
         """The broker's end; a channel that only publishes needs none."""
-        if self._connection is None:
+        if self._client is None:
             if self._channel.closed:  # made now, it would stay: nobody ends it
                 raise Refused("closed", "the channel is closed")
-            self._connection, _ = self._services.sessions.connect(
+            self._client, _ = self._services.sessions.connect(
                 self,
                 session=None,
                 resume_ms=0,
@@ -543,12 +546,12 @@ class Deliveries:
                 forward=True,
                 counted=False,
             )
-            self._connection.on_leader_lost = self._leader_lost
-        return self._connection
+            self._client.on_leader_lost = self._leader_lost
+        return self._client
 
     @property
     def session(self) -> str | None:
-        return None if self._connection is None else self._connection.session
+        return None if self._client is None else self._client.session
 
     # --- the broker's words -----------------------------------------------------------------------
 
@@ -579,7 +582,7 @@ class Deliveries:
         """The broker ended the session. A node that stops says so to whole connections."""
         if reason == "stopping":
             return
-        self._connection = None
+        self._client = None
         if "consumer_timeout" in detail:
             error = ChannelError_(
                 PRECONDITION_FAILED,
@@ -642,13 +645,13 @@ class Deliveries:
         served.consumed(count, auto=consumer.no_ack, redelivered=redelivered)
         number, frame_max = self._channel.number, self._host.frame_max
         wire_tag = consumer.wire_tag
-        assert self._connection is not None, "deliveries come from the broker"
-        known = self._connection.consumers.get((consumer.info.queue, consumer.key))
+        assert self._client is not None, "deliveries come from the broker"
+        known = self._client.consumers.get((consumer.info.queue, consumer.key))
         large = batch.bodies[0]
         if isinstance(large, LargeBody):
             self._emit_large(consumer, batch, large, tag)
             return
-        for start, end, where, properties in runs_for(consumer, batch):
+        for start, end, where, properties in wire_runs_for(consumer, batch):
             part = bodies[start:end] if end - start < count else bodies
             data = writer.deliveries(
                 number,
@@ -670,7 +673,7 @@ class Deliveries:
     ) -> None:
         """One whose body leaves in pieces: the only one of its batch."""
         info = consumer.info
-        ((_, _, where, properties),) = runs_for(consumer, batch)
+        ((_, _, where, properties),) = wire_runs_for(consumer, batch)
         head = writer.delivery_head(
             self._channel.number,
             consumer.wire_tag,
@@ -681,8 +684,8 @@ class Deliveries:
             size_bytes=len(body),
         )
         known = None
-        if self._connection is not None:
-            known = self._connection.consumers.get((info.queue, consumer.key))
+        if self._client is not None:
+            known = self._client.consumers.get((info.queue, consumer.key))
         piece = (
             None if known is None else WrittenPiece(known.handed, batch.first, batch.token, [body])
         )
@@ -710,8 +713,8 @@ class Deliveries:
     def _taken(self, frame: Delivery) -> None:
         if self._host.congested or self._channel.outlet.busy:
             self._untaken.append(frame)
-        elif self._connection is not None:
-            self._connection.taken(frame)
+        elif self._client is not None:
+            self._client.taken(frame)
 
     def writable(self) -> None:
         """The network takes more again."""
@@ -722,8 +725,8 @@ class Deliveries:
                 consumer.feed.writable()
         untaken, self._untaken = self._untaken, []
         for frame in untaken:
-            if self._connection is not None:
-                self._connection.taken(frame)
+            if self._client is not None:
+                self._client.taken(frame)
 
     def _emit_held(self) -> None:
         """As many as the channel's prefetch allows (B16, global), and that of a consumer of several
@@ -760,11 +763,11 @@ class Deliveries:
 
     def _give_back(self, frame: Delivery) -> None:
         """For a consumer that the client has cancelled: nobody has seen these."""
-        connection = self._connection
+        client = self._client
         info = None
-        if connection is not None:
+        if client is not None:
             info = self._services.broker.locate(self._host.vhost, frame.queue)
-            connection.taken(frame)
+            client.taken(frame)
         if info is not None:
             ranges = [(b.first, b.first + len(b.bodies) - 1) for b in frame.batches]
             token = max(batch.token for batch in frame.batches)
@@ -773,8 +776,8 @@ class Deliveries:
             )
             self.settles.propose(info.group, unseen)
 
-    def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
-        """Direct reply-to: straight to this channel."""
+    def direct_reply(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None:
+        """Straight to this channel, which asked for it."""
         if self._channel.closed:
             return
         tag = self.settles.unacked.number(len(bodies))
@@ -810,7 +813,7 @@ class Deliveries:
         credit = consumer.prefetch or self.global_prefetch
         try:
             await self._channel.patiently(
-                lambda: self.connection.subscribe(
+                lambda: self.client.subscribe(
                     request,
                     consumer.info,
                     self._name_for_broker(consumer.tag, request),
@@ -1024,7 +1027,7 @@ class Deliveries:
             unseen = Return(info.queue, key, [(batch.first, last)], token=batch.token, unsent=True)
             self.settles.propose(info.group, unseen)
         try:
-            await self._channel.patiently(lambda: self.connection.cancel(0, info, key))
+            await self._channel.patiently(lambda: self.client.cancel(0, info, key))
         except Refused as error:
             if error.code not in {codes.NO_QUEUE, codes.NO_CONSUMER}:
                 raise  # else it ended with its queue, which is about to be told
@@ -1081,7 +1084,7 @@ class Deliveries:
         for tag in notices:
             self._notify(tag)
 
-    def _leader_lost(self, moved: BrokerConsumer) -> None:
+    def _leader_lost(self, moved: Subscription) -> None:
         """Ends it when it asked for that (x-cancel-on-ha-failover, C42). It is served until the
         next leader knows of its end, so what that hands to it comes here and is given back.
         """
@@ -1118,9 +1121,7 @@ class Deliveries:
             """What a try took whose answer was lost, the next one is answered with."""
             nonlocal lost_after
             try:
-                await self.connection.get(
-                    request, info, 1, auto_settle=no_ack, lost_after=lost_after
-                )
+                await self.client.get(request, info, 1, auto_settle=no_ack, lost_after=lost_after)
             except OutcomeUnknown:
                 lost_after = self._got_last.get(info.group, NO_KEY)
                 raise
@@ -1149,7 +1150,7 @@ class Deliveries:
         else:
             now_s = asyncio.get_running_loop().time()
             tag = self.settles.unacked.add(holder, batch.first, 1, batch.token, now_s)
-        ((_, _, where, properties),) = runs(batch, holder.name)
+        ((_, _, where, properties),) = wire_runs(batch, holder.name)
         (body,) = batch.bodies
         number = self._channel.number
         head = writer.get_ok_head(
@@ -1225,7 +1226,7 @@ class Deliveries:
             self.reply_name = None
         if self._held_timer is not None:
             self._held_timer.cancel()
-        connection, self._connection = self._connection, None
+        connection, self._client = self._client, None
         if connection is not None:
             self._host.report_handed()
             self._services.sessions.disconnect(connection, goodbye=goodbye)

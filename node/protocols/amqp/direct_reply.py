@@ -21,11 +21,11 @@ PREFIX = PSEUDO_QUEUE + "."
 class Requester(Protocol):
     """The channel that waits for answers."""
 
-    def answered(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None: ...
+    def direct_reply(self, where: bytes, properties: bytes, bodies: list[bytes]) -> None: ...
 
 
 class DirectReplies:
-    """One a node: who waits here, and the way to those that wait elsewhere."""
+    """One per node: who waits here, and the way to those that wait elsewhere."""
 
     def __init__(self, node: NodeId, peer_rpc: PeerRpc) -> None:
         self._node = node
@@ -47,7 +47,7 @@ class DirectReplies:
         """False: nobody waits there, as far as can be told."""
         requester = self._waiting.get(name)
         if requester is not None:
-            requester.answered(where, properties, bodies)
+            requester.direct_reply(where, properties, bodies)
             return True
         node = node_of(name)
         if node is None or node == self._node:
@@ -65,7 +65,7 @@ class DirectReplies:
             case [str(name), bytes(where), bytes(properties), bodies]:
                 requester = self._waiting.get(name)
                 if requester is not None:
-                    requester.answered(where, properties, cast("list[bytes]", bodies))
+                    requester.direct_reply(where, properties, cast("list[bytes]", bodies))
             case _:
                 pass
 

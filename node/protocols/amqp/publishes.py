@@ -92,8 +92,8 @@ class Confirms:
         self._shared.update(dict.fromkeys(tags, queues))
 
     def answered(self, tags: Sequence[int], refused: Sequence[tuple[int, int]] = ()) -> int:
-        """One queue has answered for all of them, or none has to; `refused` are ranges of places
-        among the tags. How many are confirmed by this.
+        """One queue has answered for all of these tags, or they wait for no queue; `refused` are
+        ranges of places among them. Returns how many are confirmed by this.
         """
         for first, last in refused:
             self._refused.update(tags[first : last + 1])
@@ -173,7 +173,7 @@ class _QueueBatch:
         self.tags += tags
 
 
-class _Run(NamedTuple):
+class _Alike(NamedTuple):
     """Messages that differ in their bodies alone."""
 
     where: bytes
@@ -182,13 +182,13 @@ class _Run(NamedTuple):
     bodies: list[NewBody]
 
 
-def _runs(event: Publish) -> Iterator[_Run]:
+def _alike_in(event: Publish) -> Iterator[_Alike]:
     each = zip(event.metas, event.wheres, event.bodies, strict=True)
     for meta, group in groupby(each, key=itemgetter(0)):
         alike = list(group)
         where = alike[0][1]
         bodies = [body for _, _, body in alike]
-        yield _Run(where, event.mandatory, meta[len(where) :], bodies)
+        yield _Alike(where, event.mandatory, meta[len(where) :], bodies)
 
 
 #: The batches that get a message.
@@ -209,7 +209,7 @@ class Publishes:
 
     def __init__(self, channel: PublishingChannel) -> None:
         self.confirms: Confirms | None = None
-        self.used = False  # it is a publisher
+        self.used = False  # something was published here
         self.transaction: list[_QueueBatch] | None = None  # tx mode: published and not committed
         self._returns: list[bytes] = []  # of the transaction
         self._channel = channel
@@ -231,7 +231,7 @@ class Publishes:
         self._placed = asyncio.Event()  # all of it has left for its queues
         self._placed.set()
         self._in_flight = channel.host.in_flight
-        self._flush_due = False
+        self._confirms_due = False
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Publishes:
         if ways is not None:
             self._take_all(event, ways)
             return None
-        runs = _runs(event)
+        runs = _alike_in(event)
         for run in runs:
             if not self._take(run):
                 return self._when_up_to_date(chain([run], runs))
@@ -335,7 +335,7 @@ class Publishes:
 
     # --- the others, one after the other ----------------------------------------------------------
 
-    async def _when_up_to_date(self, runs: Iterable[_Run]) -> None:
+    async def _when_up_to_date(self, runs: Iterable[_Alike]) -> None:
         """A copy that lags must not lose what is to be confirmed, nor miss an exchange."""
         up_to_date = False
         for run in runs:
@@ -350,7 +350,7 @@ class Publishes:
         if not await self._services.broker.catch_up():
             raise Elsewhere(None)
 
-    def _take(self, run: _Run, *, up_to_date: bool = False) -> bool:
+    def _take(self, run: _Alike, *, up_to_date: bool = False) -> bool:
         """False: this node's copy of the catalog, or its clock, must be right first."""
         exchange, key = exchange_and_key(run.where)
         access, properties = self._host.access, run.properties
@@ -378,7 +378,7 @@ class Publishes:
         self._routed(run, route, attrs)
         return True
 
-    def _routed(self, run: _Run, route: Route, attrs: Attrs | None) -> None:
+    def _routed(self, run: _Alike, route: Route, attrs: Attrs | None) -> None:
         count = len(run.bodies)
         if route.by_chance and count > 1:
             self._each(run, attrs)
@@ -386,7 +386,7 @@ class Publishes:
         if self.transaction is not None:
             run = self._whole(run, "a message in a transaction")
         self.used = True
-        tags = self._count(run, queues=len(route.queues))
+        tags = self._number(run, queues=len(route.queues))
         if b"BCC" in run.properties:
             run = run._replace(properties=shown(run.properties))
         if not route.queues:
@@ -400,14 +400,16 @@ class Publishes:
             self.confirms.share(tags, len(route.queues))
         each = [attrs] * len(route.queues)
         if props.may_have_id(run.properties):
-            each = [self._ingress.own(info, attrs, run.properties) for info in route.queues]
+            each = [
+                self._ingress.attrs_for_queue(info, attrs, run.properties) for info in route.queues
+            ]
         metas = [run.where + run.properties] * count
         for info, own in zip(route.queues, each, strict=True):
             batch = self._batch(info)
             batch.add(metas, run.bodies, tags, own)
             batch.parted = batch.parted or type(run.bodies[0]) is PartedBody
 
-    def _each(self, run: _Run, attrs: Attrs | None) -> None:
+    def _each(self, run: _Alike, attrs: Attrs | None) -> None:
         """One by one: where a message goes is chosen by chance."""
         exchange, key = exchange_and_key(run.where)
         for body in run.bodies:
@@ -415,8 +417,8 @@ class Publishes:
             assert route is not None, "nothing changes in between"
             self._routed(run._replace(bodies=[body]), route, attrs)
 
-    def _count(self, run: _Run, *, queues: int) -> Sequence[int]:
-        """Their tags, in confirm mode."""
+    def _number(self, run: _Alike, *, queues: int) -> Sequence[int]:
+        """Counts them; in confirm mode numbers them, and returns their tags."""
         confirms, count = self.confirms, len(run.bodies)
         self._counted.published(run.bodies, routed=queues * count, confirm=confirms is not None)
         return () if confirms is None else confirms.number(count)
@@ -433,7 +435,7 @@ class Publishes:
             raise ChannelError_(PRECONDITION_FAILED, reason)
         self._decide(tags, [(0, len(tags) - 1)])
 
-    def _unroutable(self, run: _Run, tags: Sequence[int]) -> None:
+    def _unroutable(self, run: _Alike, tags: Sequence[int]) -> None:
         """Returned if mandatory (B29), before it is confirmed; confirmed in any case (B28)."""
         if not run.mandatory:
             self._counted.dropped += len(run.bodies)
@@ -459,7 +461,7 @@ class Publishes:
                 self._channel.outlet.write(b"".join(returned))
         self._decide(tags)
 
-    def _return_large(self, run: _Run) -> None:
+    def _return_large(self, run: _Alike) -> None:
         self._counted.returned += len(run.bodies)
         for body in run.bodies:
             head = writer.returned_head(
@@ -473,7 +475,7 @@ class Publishes:
             stream = Stream(head, pieces_of(body), None, lambda: None, len(body))
             self._channel.outlet.stream(stream)
 
-    def _whole(self, run: _Run, what: str) -> _Run:
+    def _whole(self, run: _Alike, what: str) -> _Alike:
         """Some ways are for bodies only that travel in one piece."""
         size_bytes = max(map(len, run.bodies))
         if size_bytes > WHOLE_BODY_BYTES_MAX:
@@ -484,22 +486,22 @@ class Publishes:
             )
         return run._replace(bodies=[in_one_piece(body) for body in run.bodies])
 
-    def _reply(self, run: _Run, name: str) -> None:
+    def _reply(self, run: _Alike, name: str) -> None:
         """An answer for a channel that consumes from the pseudo-queue."""
         run = self._whole(run, "direct replies")
         bodies = cast("list[bytes]", run.bodies)
         taken = self._services.direct_replies.deliver(name, run.where, run.properties, bodies)
-        tags = self._count(run, queues=1 if taken else 0)
+        tags = self._number(run, queues=1 if taken else 0)
         if taken:
             self._decide(tags)
         else:
             self._unroutable(run, tags)
 
-    def _extend(self, run: _Run, key: str) -> None:
+    def _extend(self, run: _Alike, key: str) -> None:
         """Each message of it asks for more time, for a delivery of this channel or for all. It is
-        refused in confirm mode alone: who asks for a delivery that was just acked means no harm.
+        refused in confirm mode alone: to ask for a delivery that was just acked is no harm.
         """
-        tags = self._count(run, queues=0)
+        tags = self._number(run, queues=0)
         expiration = props.parse(run.properties).expiration
         tag = int(key) if key.isascii() and key.isdecimal() else None
         if (key and tag is None) or (expiration is not None and not _is_span(expiration)):
@@ -604,13 +606,13 @@ class Publishes:
         if self.confirms is None:
             return
         self._counted.confirmed += self.confirms.answered(tags, refused)
-        if not self._flush_due:
-            self._flush_due = True
+        if not self._confirms_due:
+            self._confirms_due = True
             asyncio.get_running_loop().call_soon(self._flush_confirms)
 
     def _flush_confirms(self) -> None:
         """All that was decided in one iteration of the loop is told at once."""
-        self._flush_due = False
+        self._confirms_due = False
         confirms = self.confirms
         if confirms is None or self._channel.closed:
             return

@@ -42,7 +42,7 @@ _BASIC_CONTENT: Final = _BASIC << 16  # with weight 0
 _PUBLISH_BYTES: Final = _PUBLISH.to_bytes(4)
 #: What may be remembered of one.
 _PUBLISH_FRAME = re.compile(rb"\x01..\0\0\0.\0\x3c\0\x28.*\xce", re.DOTALL)
-ROUTES_MAX: Final = 4096
+METHODS_MAX: Final = 4096
 
 _FRAME = struct.Struct(">BHI")
 _LONG = struct.Struct(">I")
@@ -60,7 +60,7 @@ class _Content:
     """A publish of which the header, or a part of the body, has yet to come."""
 
     where: bytes
-    kind: int  # as of a `_Route`
+    flags: int  # as of a `_PublishMethod`
     size_bytes: int = -1  # unknown until the header is there
     missing_bytes: int = 0
     properties: bytes = b""
@@ -128,7 +128,7 @@ class Reader:
         self._missing_bytes = max(1, need - have)
 
     def _read(self, data: bytes, events: list[Event]) -> int:
-        """Reads whole frames; where the first incomplete one begins."""
+        """Reads whole frames. Returns where the first incomplete one begins."""
         at = 0
         end = len(data)
         contents = self._contents
@@ -176,25 +176,25 @@ class Reader:
         return at
 
     def _read_messages(self, data: bytes, at: int, events: list[Event]) -> int:
-        """As many messages as follow each other with header and body in one frame each. Where the
-        first frame begins that is not of such a message: it is read by itself.
+        """As many messages as follow each other with header and body in one frame each. Returns
+        where the first frame begins that is not of such a message: it is read by itself.
         """
         contents = self._contents
         frame_bytes_max = self.frame_bytes_max
         body_bytes_max = min(frame_bytes_max, self.message_bytes_max, PARTED_OVER_BYTES)
         header_max = len(data) - _HEADER_AND_BODY_BYTES_MIN
         end = len(data)
-        last_kind = last_size = -1
+        last_flags = last_size = -1
         last_where = meta = last_properties = b""
         wheres, metas, bodies = list[bytes](), list[bytes](), list[NewBody]()
         while at < header_max:
-            header_at = at + FRAME_OVERHEAD_BYTES + data[at + 6]  # longer ones match no route
+            header_at = at + FRAME_OVERHEAD_BYTES + data[at + 6]  # longer ones match no method
             if header_at > header_max:
                 break
-            route = _ROUTES.get(data[at:header_at]) or _route_of(data[at:header_at])
-            if route is None:
+            method = _METHODS.get(data[at:header_at]) or _method_of(data[at:header_at])
+            if method is None:
                 break
-            kind, where, header_head, body_head = route
+            flags, where, header_head, body_head = method
             head, size, content, size_bytes, found = _HEADER_FRAME.unpack_from(data, header_at)
             body_at = header_at + 15 + size
             stop = body_at + size_bytes
@@ -206,7 +206,7 @@ class Reader:
                 or stop >= end
                 or _BODY_FRAME.unpack_from(data, body_at - 8) != (body_head, size_bytes)
                 or data[stop] != FRAME_END
-                or (contents and kind >> 16 in contents)
+                or (contents and flags >> 16 in contents)
             ):
                 break
             properties = data[header_at + 19 : body_at - 8]
@@ -220,10 +220,10 @@ class Reader:
             else:
                 alike = size_bytes == last_size
             last_where, last_size = where, size_bytes
-            kind |= found & ASKS
-            if kind != last_kind:
-                wheres, metas, bodies = _columns(events, kind)
-                last_kind = kind
+            flags |= found & ASKS
+            if flags != last_flags:
+                wheres, metas, bodies = _columns(events, flags)
+                last_flags = flags
             wheres.append(where)
             metas.append(meta)
             bodies.append(data[body_at:stop])
@@ -239,14 +239,14 @@ class Reader:
 
     def _begin(self, channel: int, frame: bytes) -> None:
         """A message of which header and body are read frame by frame."""
-        kind, where, _, _ = _read_publish(frame)
+        flags, where, _, _ = _read_publish(frame)
         if len(self._contents) >= self.channel_max:
             # Open channels are counted elsewhere; this bounds what channels that are not open hold.
             raise ConnectionError_(
                 CHANNEL_ERROR,
                 f"{self.channel_max} channels are in the middle of a message, and no more can be",
             )
-        self._contents[channel] = _Content(where, kind)
+        self._contents[channel] = _Content(where, flags)
 
     def _content_header(self, data: bytes, at: int, stop: int) -> tuple[bytes, int]:
         if stop - at < 14:
@@ -302,8 +302,10 @@ class Reader:
         if content.skip:
             return
         parts, properties = content.parts, content.properties
-        kind = content.kind | asks(properties)
-        wheres, metas, bodies = _columns(events, kind, alone=content.size_bytes > PARTED_OVER_BYTES)
+        flags = content.flags | asks(properties)
+        wheres, metas, bodies = _columns(
+            events, flags, alone=content.size_bytes > PARTED_OVER_BYTES
+        )
         wheres.append(content.where)
         metas.append(content.where + properties)
         if content.size_bytes > PARTED_OVER_BYTES:
@@ -313,25 +315,26 @@ class Reader:
             bodies.append(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
-#: Of a basic.publish: channel << 16 and its two bits, exchange and key, and how its content goes
-#: on: kind and channel of the header frame; the end of that, kind and channel of the body frame.
-_Route = tuple[int, bytes, bytes, bytes]
+#: Of a basic.publish: flags (channel << 16 and its two bits), exchange and key, and how its content
+#: goes on: kind and channel of the header frame; the end of that, kind and channel of the body
+#: frame.
+_PublishMethod = tuple[int, bytes, bytes, bytes]
 #: By the whole frame: most messages of a node go the same few ways.
-_ROUTES: Final[dict[bytes, _Route]] = {}
+_METHODS: Final[dict[bytes, _PublishMethod]] = {}
 
 
-def _route_of(frame: bytes) -> _Route | None:
+def _method_of(frame: bytes) -> _PublishMethod | None:
     """None: it is no basic.publish, or not all of it, or a long one."""
     if _PUBLISH_FRAME.fullmatch(frame) is None:
         return None
-    route = _read_publish(frame)
-    if len(_ROUTES) >= ROUTES_MAX:
-        _ROUTES.clear()
-    _ROUTES[frame] = route
-    return route
+    method = _read_publish(frame)
+    if len(_METHODS) >= METHODS_MAX:
+        _METHODS.clear()
+    _METHODS[frame] = method
+    return method
 
 
-def _read_publish(frame: bytes) -> _Route:
+def _read_publish(frame: bytes) -> _PublishMethod:
     channel = int.from_bytes(frame[1:3])
     if channel == 0:
         raise ConnectionError_(CHANNEL_ERROR, "basic.publish on channel 0", 60, 40)
@@ -348,10 +351,10 @@ def _read_publish(frame: bytes) -> _Route:
 
 
 def _columns(
-    events: list[Event], kind: int, *, alone: bool = False
+    events: list[Event], flags: int, *, alone: bool = False
 ) -> tuple[list[bytes], list[bytes], list[NewBody]]:
-    """Where the next message goes: into the last event if that is of this kind."""
-    same = (kind >> 16, kind & 1 == 1, kind & 2 == 2, kind & ASKS)
+    """Where the next message goes: into the last event if that has the same channel and flags."""
+    same = (flags >> 16, flags & 1 == 1, flags & 2 == 2, flags & ASKS)
     if events and not alone:
         last = events[-1]
         if type(last) is Publish and last[:4] == same and type(last.bodies[0]) is not PartedBody:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from cluster.turns import next_turn
 from node.broker.cluster_name import named
 from node.clients.clients import Clients
 from node.protocols.amqp.admission import Admission
@@ -32,11 +33,11 @@ BACKLOG: Final = 1024
 #: How long a stop waits for clients to say that they have heard of it.
 GOODBYE_S_MAX: Final = 1.0
 #: How often is looked whether queues were split, when anything in the catalog changed.
-FOLLOW_S: Final = 0.25
+FOLLOW_S: Final = 0.2
 
 
 class AmqpServer:
-    """One a node."""
+    """One per node."""
 
     protocol = "amqp"
 
@@ -99,7 +100,8 @@ class AmqpServer:
 
     async def _follow_shards(self) -> None:
         """Consumers follow when a queue is split, and when it is joined again."""
-        catalog, followed = self.services.broker.cluster.catalog_machine, -1
+        cluster = self.services.broker.cluster
+        catalog, clock, followed = cluster.catalog_machine, cluster.log.wal.clock, -1
         while True:
             changes = catalog.changes
             if changes != followed:
@@ -108,7 +110,7 @@ class AmqpServer:
                 ]
                 if not behind:
                     followed = changes
-            await asyncio.sleep(FOLLOW_S)
+            await next_turn(clock, FOLLOW_S)
 
     def _connection(self) -> AmqpConnection:
         return AmqpConnection(self)

@@ -8,7 +8,7 @@ from node.access.auth import Auth
 from node.broker.alarms import Alarms
 from node.broker.bodies import Bodies
 from node.broker.broker import Broker
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.stream_reads import StreamReads
 from node.broker.transactions import TransactionCoordinator
 from node.clients.relay import Relay
@@ -26,7 +26,7 @@ class AmqpServices:
     broker: Broker
     sessions: Sessions
     relay: Relay
-    publisher: Publisher
+    publisher: QueuePublisher
     bodies: Bodies
     stream_reads: StreamReads
     transactions: TransactionCoordinator

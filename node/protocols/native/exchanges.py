@@ -15,7 +15,7 @@ from cluster.machine.replies import Reply
 from cluster.types import QueueId
 from node.broker.broker import Broker
 from node.broker.ingress import Attrs, check_attrs, check_name, shown
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.stream_attrs import with_subjects
 from node.clients.client_session import ClientSession
 from node.errors import OutcomeUnknown, Refused, reply_of
@@ -44,7 +44,7 @@ class Share:
 class Exchanges:
     """What native clients ask of them."""
 
-    def __init__(self, broker: Broker, publisher: Publisher) -> None:
+    def __init__(self, broker: Broker, publisher: QueuePublisher) -> None:
         self._broker = broker
         self._publisher = publisher
 
@@ -170,7 +170,7 @@ class Exchanges:
                 share = shares.get(info.queue) or shares.setdefault(info.queue, Share(info))
                 share.bodies.append(body)
                 share.metas.append(where + properties)
-                share.attrs.append(ingress.own(info, attrs or None, properties))
+                share.attrs.append(ingress.attrs_for_queue(info, attrs or None, properties))
         if shares:
             ingress.check_vhost(connection.vhost)
         return list(shares.values()), routed

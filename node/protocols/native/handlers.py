@@ -14,7 +14,7 @@ from cluster.types import ConsumerKey
 from node.access.permissions import Operation
 from node.broker import settle_retry
 from node.broker.broker import Broker
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.transactions import TransactionCoordinator
 from node.clients.client_session import ClientSession
 from node.errors import BrokerError, Refused
@@ -66,7 +66,7 @@ class Handlers:
         self,
         broker: Broker,
         streams: Streams,
-        publisher: Publisher,
+        publisher: QueuePublisher,
         transactions: TransactionCoordinator,
     ) -> None:
         self._broker = broker
@@ -124,7 +124,7 @@ class Handlers:
         except BrokerError as error:
             connection.fail(request.request, request.queue, error)  # type: ignore[union-attr]
 
-    # --- one a request ----------------------------------------------------------------------------
+    # --- one per request --------------------------------------------------------------------------
 
     async def _publish(self, connection: ClientSession, frame: requests.Publish) -> None:
         request, queue, publisher, seqno, bodies, meta, attrs, large = frame

@@ -119,7 +119,7 @@ class HttpRoutes:
         router.add_post(f"{queue}/pause", self.guarded(self._pause, "configure"))
 
     def guarded(self, handler: Handler, operation: Operation | None = None) -> Handler:
-        """For who is known, may use the virtual host, and may do this to the queue."""
+        """For users who are known, may use the virtual host, and may do this to the queue."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:

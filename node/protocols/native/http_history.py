@@ -26,7 +26,9 @@ Json = dict[str, Any]
 
 
 class HistoryRoutes:
-    """For who may read the queue. What happened in other queues is told to who may read those."""
+    """For users who may read the queue. What happened in other queues is told to those who may read
+    them.
+    """
 
     def __init__(
         self, routes: HttpRoutes, broker: Broker, auth: Auth, histories: Histories

@@ -51,7 +51,7 @@ class _Open(NamedTuple):
 
 
 class Streams:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self, broker: Broker, reads: StreamReads, api: Api, cursors: Cursors, tasks: Tasks

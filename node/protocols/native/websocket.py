@@ -15,11 +15,12 @@ from aiohttp import WSMessage, WSMsgType, web
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Settle
+from cluster.turns import next_turn
 from cluster.types import ConsumerKey, LargeBody
 from node.access.auth import Auth, User
 from node.broker.bodies import Bodies, BodyGone, may_be_whole
 from node.broker.broker import Broker
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.settle_retry import SettleRetry
 from node.broker.transactions import TransactionCoordinator
 from node.clients.client_session import ClientSession
@@ -59,7 +60,7 @@ CLOSE_S_MAX = 2.0
 #: Frames waiting for a client that does not read; over it nothing more is read from it either.
 OUTBOX_FRAMES_MAX = 10_000
 #: How often is looked whether queues were split, when anything in the catalog changed.
-FOLLOW_S = 0.25
+FOLLOW_S = 0.2
 #: In the parts of what a read of a stream found.
 NO_CONSUMER = ConsumerKey(0)
 
@@ -253,7 +254,7 @@ class WebSockets:
         counters: ClientCounters,
         bodies: Bodies,
         streams: Streams,
-        publisher: Publisher,
+        publisher: QueuePublisher,
         transactions: TransactionCoordinator,
     ) -> None:
         self._bodies = bodies
@@ -267,7 +268,8 @@ class WebSockets:
 
     async def follow_shards(self) -> None:
         """Clients that ask for it are told when queues that they consume are split, or joined."""
-        catalog, followed = self._broker.cluster.catalog_machine, -1
+        cluster = self._broker.cluster
+        catalog, clock, followed = cluster.catalog_machine, cluster.log.wal.clock, -1
         while True:
             changes = catalog.changes
             if changes != followed:
@@ -276,7 +278,7 @@ class WebSockets:
                         for consumer in list(peer.connection.consumers.values()):
                             peer.connection.tell_shards(consumer.info)
                 followed = changes
-            await asyncio.sleep(FOLLOW_S)
+            await next_turn(clock, FOLLOW_S)
 
     # --- as the management API shows them ---------------------------------------------------------
 

@@ -182,7 +182,7 @@ class NatsConnection(asyncio.Protocol):
         self.origin = origin
         self.ends: Ends
         self.address = ""  # of the client
-        self.nonce = secrets.token_urlsafe(NONCE_BYTES)  # for who has a key to sign it
+        self.nonce = secrets.token_urlsafe(NONCE_BYTES)  # for clients that have a key to sign it
         self.about: dict[str, str] = {}  # what the client says of itself
         self.counters = NatsCounters()
         self.user_name = ""

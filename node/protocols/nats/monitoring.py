@@ -75,7 +75,7 @@ _SORTS: Final[Mapping[str, Callable[[NatsConnection], float]]] = {
 
 
 class Monitoring:
-    """One a node, if it listens for NATS's clients; by HTTP if `nats_monitor` is set."""
+    """One per node, if it listens for NATS's clients; by HTTP if `nats_monitor` is set."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class Monitoring:
         return handle
 
     async def answer(self, name: str, query: Mapping[str, str]) -> Json | None:
-        """As HTTP would be, for who asks otherwise. None: there is nothing of this name. Raises
-        web.HTTPBadRequest.
+        """As HTTP would be, for those who ask otherwise. None: there is nothing of this name.
+        Raises web.HTTPBadRequest.
         """
         if name == "healthz":
             return self._health_of(_Query(query))

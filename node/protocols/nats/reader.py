@@ -19,6 +19,8 @@ CRLF: Final = b"\r\n"
 CONTROL_LINE_BYTES_MAX: Final = 4096
 #: So many messages are looked at as one first; then four times as many, as long as they are alike.
 REQUESTS_FIRST: Final = 16
+#: As far ahead acknowledgements are looked for that are in turn: what is not is looked at in vain.
+IN_TURN_BYTES_MAX: Final = 1 << 15
 #: How the subjects of acknowledgements begin; a stream and a consumer follow.
 ACK: Final = b"$JS.ACK."
 ACKED: Final = b"+ACK"
@@ -116,7 +118,7 @@ class Acks(NamedTuple):
     """
 
     start: bytes  # of all subjects, as far as the dot behind the consumer's name
-    sequences: list[int]  # of the stream, as they came
+    sequences: Sequence[int]  # of the stream, as they came; a range: of deliveries in turn
     data: bytes  # of all of them
 
     def each(self) -> Iterator[Publish]:
@@ -295,13 +297,47 @@ def _acks(data: bytes, position: int, stop: int) -> tuple[Acks, int] | None:
     name = data.find(b".", data.find(b".", position + len(b"PUB ") + len(ACK)) + 1) + 1
     if not 0 < name <= stop or not data.startswith(data[position:name], stop):
         return None
+    start = data[position + len(b"PUB ") : name]
+    in_turn = _acks_in_turn(data, position, name, stop)
+    if in_turn is not None:
+        sequences, end = in_turn
+        return Acks(start, sequences, data[position:end]), end
     one, run = _ack(data[position:name])
     match = run.match(data, position)
     if match is None or match.end() <= stop:
         return None
-    start = data[position + len(b"PUB ") : name]
     end = match.end()
     return Acks(start, [*map(int, one.findall(data, position, end))], data[position:end]), end
+
+
+def _acks_in_turn(
+    data: bytes, position: int, name: int, stop: int
+) -> tuple[Sequence[int], int] | None:
+    """Nearly always all that is there are of deliveries that followed each other. Then they can be
+    nothing but what is made of the first one here, and to compare is cheaper than to parse.
+    """
+    first = _NUMBERS.match(data, name)
+    if first is None or first.end() != stop:
+        return None
+    deliveries, sequence, own, stored_ns, pending = map(int, first.groups()[:5])
+    head, until = data[position:name], position + IN_TURN_BYTES_MAX
+    more = data.count(head, stop, until)
+    if not 0 < more <= pending:
+        return None
+    form = b"%b%d.%%d.%%d.%d.%%d%b" % (head.replace(b"%", b"%%"), deliveries, stored_ns, first[6])
+    last = form % (sequence + more, own + more, pending - more)
+    last_at = data.rfind(head, stop, until)
+    if not data.startswith(last, last_at):
+        return None
+    count, end = more + 1, last_at + len(last)
+    sequences = range(sequence, sequence + count)
+    each = zip(sequences, range(own, own + count), range(pending, pending - count, -1), strict=True)
+    said = form * count % tuple(chain.from_iterable(each))
+    return (sequences, end) if data[position:end] == said else None
+
+
+#: What tells deliveries of one consumer apart: see `acks.reply_subject`.
+_NUMBERS: Final = re.compile(rb"(\d++)\.(\d{1,18}+)\.(\d++)\.(\d++)\.(\d++)( ++4\r\n\+ACK\r\n)")
 
 
 @lru_cache(256)

@@ -79,7 +79,7 @@ class _Peer:
 
 
 class Routes:
-    """One a node. Says nothing before `start`: its listener may be off."""
+    """One per node. Says nothing before `start`: its listener may be off."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, local: LocalInterest) -> None:
         self.dropped = 0  # messages for which a link had no room

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class NatsServer:
-    """One a node, if it listens. Implements `NatsHome` of connections and `Listener` of a drain."""
+    """One per node, if it listens: `NatsHome` of its connections, and `Listener` of a drain."""
 
     protocol = "nats"
     unconfirmed = 0  # nothing is ever confirmed

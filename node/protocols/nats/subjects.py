@@ -21,7 +21,7 @@ _NOBODY: Final = Match()
 
 
 class Subjects:
-    """One a node: the subjects of all virtual hosts."""
+    """One per node: the subjects of all virtual hosts."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc) -> None:
         self.routes = Routes(cluster, peer_rpc, self)

@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class System:
-    """One a node, if it listens for NATS's clients."""
+    """One per node, if it listens for NATS's clients."""
 
     def __init__(
         self,

@@ -50,17 +50,18 @@ from tests.node.nodes import Nodes
 
 RECORDED = Path(__file__).with_name("check.json")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-#: A path that costs a quarter more fails. Counts move by a few percent: where a batch is cut, which
-#: timer fired. CPU by far more, as caches are shared with neighbours and differ between machines.
-LIMITS = {"instructions": 1.2, "cpu": 1.6, "writes": 1.2, "bytes": 1.2, "syncs": 1.2}
+#: A path that costs a fifth more fails. Counts move by a few percent: where a batch is cut, which
+#: timer fired. CPU by far more, as caches are shared with neighbours and differ between machines:
+#: the same code was measured at 0.29 and, ten minutes of other tests later, at 0.57.
+LIMITS = {"instructions": 1.2, "cpu": 2.5, "writes": 1.2, "bytes": 1.2, "syncs": 1.2}
 #: A path that costs so much less should be recorded anew, or it could grow back unseen.
 SHRUNK = 0.75
 REPETITIONS = 12
 MANY = 5
 SINGLES = 25
 CPU_REPETITIONS = 50
-#: Measurements, of which the least counts, before CPU time is said to have grown.
-CPU_TRIES = 4
+#: Pauses before what took too much CPU is measured again; the least counts.
+CPU_PAUSES_S = (0, 5, 20)
 BATCH = 256
 KEYS = 10
 QUEUES_MANY = 1_000
@@ -564,8 +565,8 @@ def measure(only: set[str] | None = None) -> dict[str, Costs]:
 
 
 def again(found: dict[str, Costs], before: Mapping[str, Any]) -> None:
-    """Measures once more what took too much CPU: a neighbour may have been busy all along."""
-    for _ in range(CPU_TRIES - 1):
+    """Measures once more what took too much CPU: a neighbour may have been busy for a while."""
+    for pause_s in CPU_PAUSES_S:
         slow = {
             name
             for name, costs in found.items()
@@ -573,6 +574,7 @@ def again(found: dict[str, Costs], before: Mapping[str, Any]) -> None:
         }
         if not slow:
             return
+        time.sleep(pause_s)
         for name, costs in measure(slow).items():
             found[name] = found[name].least(costs)
 

@@ -32,6 +32,7 @@ REPLAY_TARGET = 100_000
 #: Ten times the entries may take so much more than ten times as long: the machine is noisy.
 GROWTH_MAX = 1.15
 READ, STORE, REPLAY, WHOLE = "read and decode", "to Parquet", "replay", "all, with report"
+AGAIN = "again, with nothing new"
 OUTCOMES = "what became of entries"
 #: One entry of these logs has about two, each of which is delivered and settled.
 MESSAGES = "replay, in messages"
@@ -45,14 +46,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--groups", type=int, nargs="*", default=[GROUPS], help="1: all is in one busy group"
     )
-    parser.add_argument("--master", default="local[2]", help="such as local-cluster[2,1,2048]")
+    parser.add_argument("--engine", choices=("spark", "sail"), default="spark")
+    parser.add_argument("--master", help="of Spark, such as local-cluster[2,1,2048]")
     parser.add_argument("--dir", type=Path, help="keep the logs and reports here")
     given = parser.parse_args(arguments)
     console = Console(highlight=False)
     folder = given.dir or Path(tempfile.mkdtemp(prefix="quorate-bench-"))
     noise = folder / "spark.log"
+    engine: dict[str, Any] = {"engine": given.engine}
+    if given.engine == "spark":
+        master = given.master or "local[2]"
+        engine |= {"master": master, "noise": noise, "options": {"spark.driver.memory": "4g"}}
     try:
-        spark = start(given.master, noise=noise, options={"spark.driver.memory": "4g"})
+        spark = start(**engine)
     except NotHere as error:
         console.print(str(error))
         return 2
@@ -90,6 +96,9 @@ def measure(
     spark: Any, folder: Path, millions: float, groups: int, console: Console
 ) -> dict[str, Any]:
     from chaos.postmortem.pipeline import run
+    from chaos.postmortem.reading.ingest import ingest
+    from chaos.postmortem.reading.inputs import discover
+    from chaos.postmortem.tables import Tables
 
     logs, report = folder / f"logs-{groups}-{millions:g}", folder / f"report-{groups}-{millions:g}"
     console.print(f"{millions:g} million entries of {groups} groups: writing logs ...")
@@ -107,6 +116,9 @@ def measure(
     seconds = result.seconds
     stored_s = next(spent for step, spent in seconds.items() if step.startswith("read "))
     replay_s = seconds["plan of the replay"] + seconds["events"]
+    began_s = time.monotonic()
+    ingest(Tables(spark, report / "tables"), discover([str(logs)]))
+    again_s = time.monotonic() - began_s
     shutil.rmtree(logs)
     shutil.rmtree(report / "tables")
     return {
@@ -120,6 +132,7 @@ def measure(
         "seconds": {
             READ: read_s,
             STORE: stored_s,
+            AGAIN: again_s,
             OUTCOMES: seconds["entries"],
             REPLAY: replay_s,
             WHOLE: whole_s,
@@ -127,6 +140,7 @@ def measure(
         "rates": {
             READ: total / read_s,
             STORE: total / stored_s,
+            AGAIN: total / again_s,
             OUTCOMES: total / seconds["entries"],
             REPLAY: made.entries / replay_s,
             WHOLE: total / whole_s,
@@ -144,7 +158,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
         table.add_column(f"{row['entries'] / 1e6:,.1f} M", justify="right")
     table.add_column("target")
     targets: dict[str, int] = {READ: READ_TARGET, REPLAY: REPLAY_TARGET}
-    for step in (READ, STORE, OUTCOMES, REPLAY, MESSAGES, WHOLE):
+    for step in (READ, STORE, AGAIN, OUTCOMES, REPLAY, MESSAGES, WHOLE):
         rates = [row["rates"][step] for row in rows]
         told = [f"{rate:,.0f}" for rate in rates]
         target = targets.get(step)

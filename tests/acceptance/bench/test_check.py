@@ -84,6 +84,7 @@ def test_more_work_in_a_library_fails_though_no_instruction_is_added(
         return data
 
     monkeypatch.setattr(entries, "pack", heavier)
+    monkeypatch.setattr(check, "CPU_PAUSES_S", (0,))
     status, said = checked("--only", "encode_entries")
 
     assert status == 1
@@ -104,6 +105,7 @@ def test_cpu_that_a_neighbour_took_is_measured_again(monkeypatch: pytest.MonkeyP
     found = {"varied": Costs(900, 9.0), "groups": Costs(1.3, 1.2)}
     measured = iter([Costs(900, 8.0), Costs(910, 1.1)])
     monkeypatch.setattr(check, "measure", lambda only: dict.fromkeys(only, next(measured)))
+    monkeypatch.setattr(check, "CPU_PAUSES_S", (0, 0, 0))
 
     check.again(found, {"varied": {"cpu": 1.0}, "groups": {"cpu": 1.2}})
 

@@ -18,7 +18,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PREPARE_S_MAX = 300.0
 NATSCLI = "0.5.1"
-CRATE_S_MAX = 3_600.0
+#: Of what has to be compiled, with all that it is made of.
+BUILD_S_MAX = 3_600.0
 
 
 class MissingError(Exception):
@@ -59,7 +60,8 @@ async def natscli() -> Program:
     if not (folder / "nats").exists():
         folder.mkdir(parents=True, exist_ok=True)
         package = f"github.com/nats-io/natscli/nats@v{NATSCLI}"
-        await _run("env", f"GOBIN={folder}", binary, "install", package, at=folder)
+        command = ("env", f"GOBIN={folder}", binary, "install", package)
+        await _run(*command, at=folder, within_s=BUILD_S_MAX)
     found = await python("natscli_program")()
     return Program(found.command, {"PATH": f"{folder}:{os.environ['PATH']}"})
 
@@ -94,7 +96,8 @@ def go(name: str, *sources: str) -> Callable[[], Awaitable[Program]]:
         folder = _folder(name, *own, *sources)
         if not (folder / "client").exists():
             await _run(binary, "mod", "download", at=folder)
-            await _run(binary, "build", "-o", "client", ".", at=folder, failure=BrokenError)
+            command = (binary, "build", "-o", "client", ".")
+            await _run(*command, at=folder, failure=BrokenError, within_s=BUILD_S_MAX)
         return Program([str(folder / "client")], {})
 
     return prepare
@@ -130,7 +133,7 @@ def rust(name: str) -> Callable[[], Awaitable[Program]]:
         if not binary.exists():
             await _run(cargo, "fetch", "--locked", at=folder)
             command = (cargo, "build", "--offline", "--locked")
-            await _run(*command, at=folder, failure=BrokenError, within_s=CRATE_S_MAX)
+            await _run(*command, at=folder, failure=BrokenError, within_s=BUILD_S_MAX)
         return Program([str(binary)], {})
 
     return prepare
@@ -149,7 +152,7 @@ async def rabbitmqadmin() -> Program:
         folder.mkdir(parents=True, exist_ok=True)
         arguments = ("--version", RABBITMQADMIN_VERSION, "--locked", "--debug", "--root")
         command = (cargo, "install", "rabbitmqadmin", *arguments, str(folder))
-        await _run(*command, at=folder, within_s=CRATE_S_MAX)
+        await _run(*command, at=folder, within_s=BUILD_S_MAX)
     return Program([str(binary)], {})
 
 

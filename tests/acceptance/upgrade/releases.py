@@ -33,7 +33,7 @@ NEXT: tuple[tuple[str, str, str], ...] = (
         f"MACHINE_VERSION: Final = {MACHINE_VERSION}",
         f"MACHINE_VERSION: Final = {LATER}",
     ),
-    ("cluster/raft/link_auth.py", "LINK_VERSIONS = (1, 2)", "LINK_VERSIONS = (2, 3)"),
+    ("cluster/raft/link_auth.py", "LINK_VERSIONS = (1, 3)", "LINK_VERSIONS = (2, 4)"),
     (
         "cluster/machine/commands.py",
         '''whatever is due at `stamp.now_ms` happens now. Harmless when nothing is."""

@@ -115,7 +115,13 @@ def test_over_a_cut_with_reset_new_connections_fail_at_once(hosts: Hosts):
     assert failed["error"] in ("ConnectionRefusedError", "ConnectionResetError")
 
 
+def _needs(hosts: Hosts, fault: str) -> None:
+    if why := hosts.network.missing.get(fault):
+        pytest.skip(why)
+
+
 def test_delay_and_jitter_are_seen_between_nodes_until_heal(hosts: Hosts):
+    _needs(hosts, "degrade:delay")
     pairs = [("node-1", "node-2"), ("node-3", "node-1")]
     hosts.network.degrade(Weather(delay_ms=60, jitter_ms=5))
 
@@ -129,6 +135,7 @@ def test_delay_and_jitter_are_seen_between_nodes_until_heal(hosts: Hosts):
 
 
 def test_a_slow_line_takes_its_time_and_carries_everything(hosts: Hosts):
+    _needs(hosts, "degrade:bandwidth")
     pair = [("node-1", "node-2")]
     hosts.network.degrade(Weather(bytes_per_s=100_000))
 
@@ -139,8 +146,7 @@ def test_a_slow_line_takes_its_time_and_carries_everything(hosts: Hosts):
 
 
 def test_lost_packets_are_lost_between_nodes(hosts: Hosts):
-    if why := hosts.network.missing.get("degrade:loss"):
-        pytest.skip(why)
+    _needs(hosts, "degrade:loss")
     hosts.network.degrade(Weather(loss=0.2))
 
     arrived = hosts.flood("node-1", "node-2", 600, at_least=200)
@@ -149,8 +155,7 @@ def test_lost_packets_are_lost_between_nodes(hosts: Hosts):
 
 
 def test_clients_are_cut_off_one_node_until_heal(hosts: Hosts):
-    if why := hosts.network.missing.get("cut_clients"):
-        pytest.skip(why)
+    _needs(hosts, "cut_clients")
     cut, other = hosts.places["node-1"], hosts.places["node-2"]
 
     hosts.network.cut_clients("node-1")
@@ -178,6 +183,7 @@ def test_clients_reach_every_node_whatever_is_cut_and_however_bad_the_weather(ho
 
 
 def test_a_node_that_comes_later_has_the_same_weather(hosts: Hosts):
+    _needs(hosts, "degrade:delay")
     hosts.network.degrade(Weather(delay_ms=60))
 
     hosts.add("node-4")

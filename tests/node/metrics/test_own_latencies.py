@@ -168,7 +168,7 @@ class Timed:
 
     def deliver(self, first: int, count: int, token: int, acquired: int = 0) -> None:
         chunk = Chunk(first, BodyRef(token, 0, count), token, 0, acquired)
-        self.dispatcher.applied(GROUP, [Deliver(QUEUE, KEY, SessionId("s"), [chunk])])
+        self.dispatcher.effects(GROUP, [Deliver(QUEUE, KEY, SessionId("s"), [chunk])])
         self.dispatcher.flush()
 
     def ask(self, command: Settle | Return) -> None:

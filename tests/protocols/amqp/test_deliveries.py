@@ -18,4 +18,4 @@ def test_a_closed_channel_opens_no_session_any_more() -> None:
     services = SimpleNamespace(broker=broker, sessions=None, counters=ClientCounters())
     deliveries = Deliveries(cast(Any, SimpleNamespace(closed=True, host=None, services=services)))
     with pytest.raises(Refused):
-        deliveries.connection  # noqa: B018
+        deliveries.client  # noqa: B018

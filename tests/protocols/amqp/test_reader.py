@@ -105,7 +105,7 @@ class TestPublishes:
         ]
 
     def test_routes_that_are_remembered_have_an_end(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("node.protocols.amqp.reader.ROUTES_MAX", 3)
+        monkeypatch.setattr("node.protocols.amqp.reader.METHODS_MAX", 3)
         routes = [where(key=str(n)) for n in range(10)] * 2
 
         [event] = reader().feed(b"".join(publish(route=route) for route in routes))

@@ -9,7 +9,7 @@ from typing import cast
 import uvloop
 
 from cluster.read_slices import SLICE_BYTES
-from node.protocols.amqp.connection import Wire
+from node.protocols.amqp.wire import Wire
 
 BODY_BYTES = 32 << 20
 

@@ -161,9 +161,48 @@ def test_acknowledgements_of_one_consumer_are_one_event():
 
     assert isinstance(event, Acks)
     assert event.start == b"$JS.ACK.S.c."
-    assert event.sequences == list(range(9))
+    assert event.sequences == range(9)
     assert single([event]) == [event for _, events in ACKED[:9] for event in events]
     assert reader().feed(said + ACKED[9][0]) == [event, *ACKED[9][1]]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "S.c.1.0.3.1700000000000000000.9",  # the first one again
+        "S.c.1.9.13.1700000000000000000.0",
+        "S.c.1.9.12.1700000000000000001.0",
+        "S.c.2.9.12.1700000000000000000.0",
+        "S.c.1.9.12.1700000000000000000.1",
+        "S.c.1.09.12.1700000000000000000.0",
+    ],
+)
+def test_acknowledgements_that_are_not_in_turn_say_each_what_they_say(others: str):
+    (event,) = reader().feed(b"".join(said for said, _ in [*ACKED[:9], ack(others)]))
+
+    assert isinstance(event, Acks)
+    assert event.sequences == [*range(9), int(others.split(".")[3])]
+
+
+def test_any_number_of_acknowledgements_in_turn_is_read():
+    acks = [ack(f"S.c.1.{at}.{at}.17.{5_000 - at}")[0] for at in range(98, 5_001)]
+
+    events = reader().feed(b"".join(acks))
+
+    assert [at for event in events if isinstance(event, Acks) for at in event.sequences] == [
+        *range(98, 5_001)
+    ]
+    assert len(events) < 20
+
+
+def test_an_acknowledgement_that_is_missing_in_the_middle_is_not_made_up():
+    said = [said for said, _ in ACKED[:9]]
+    said[4] = said[3]
+
+    (event,) = reader().feed(b"".join(said))
+
+    assert isinstance(event, Acks)
+    assert event.sequences == [0, 1, 2, 3, 3, 5, 6, 7, 8]
 
 
 def request(reply: bytes, payload: bytes = b"hi") -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
@@ -17,6 +18,8 @@ TOKENS_LONG: Final = 11
 NO_DELAY: Final = -1
 NS_PER_MS: Final = 1_000_000
 REASON_BYTES_MAX: Final = 1_024
+#: Shorter runs are kept one by one, since every run is looked at for each word but an ack.
+RUN_MIN: Final = 64
 
 
 class Acked(NamedTuple):
@@ -26,7 +29,6 @@ class Acked(NamedTuple):
     consumer: str
     delivery_count: int
     sequence: int
-    consumer_sequence: int
 
 
 def reply_subject(stream: str, consumer: str) -> bytes:
@@ -50,7 +52,7 @@ def acked_by(subject: bytes) -> Acked | None:
         names = stream.decode(), consumer.decode()
     except UnicodeDecodeError:
         return None
-    return Acked(*names, int(count), int(sequence), int(own))
+    return Acked(*names, int(count), int(sequence))
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class Said:
     """Of one consumer's deliveries, since it was last proposed. The last word on each counts."""
 
     done: dict[int, None] = field(default_factory=dict[int, None])
+    runs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # done, too
     again: dict[int, int] = field(default_factory=dict[int, int])  # and after how many ms
     working: dict[int, None] = field(default_factory=dict[int, None])
     never: dict[int, str] = field(default_factory=dict[int, str])  # and why
@@ -67,7 +70,7 @@ class Said:
         if word in (b"", b"+ACK", b"+NXT"):
             self.done[sequence] = None
             return True
-        if sequence in self.done or sequence in self.never:
+        if sequence in self.never or self._is_done(sequence):
             return True
         if word == b"-NAK":
             self.again[sequence] = _delay_ms(rest)
@@ -81,18 +84,28 @@ class Said:
             return False
         return True
 
+    def add_done(self, sequences: Sequence[int]) -> None:
+        """Of plain acknowledgements; see `reader.Acks`."""
+        if isinstance(sequences, range) and len(sequences) >= RUN_MIN:
+            self.runs.append((sequences[0], sequences[-1]))
+        else:
+            self.done.update(dict.fromkeys(sequences))
+
+    def _is_done(self, sequence: int) -> bool:
+        return sequence in self.done or any(first <= sequence <= last for first, last in self.runs)
+
     def command(self, queue: QueueId, consumer: str, *, reasons: bool) -> Acknowledge:
         """`reasons`: the group knows them."""
-        done, never = self.done, self.never
-        why = [(each, never[each]) for each in never if never[each] and each not in done]
+        is_done = self._is_done
+        never = {each: why for each, why in self.never.items() if not is_done(each)}
         return Acknowledge(
             queue,
             consumer,
-            ranges_of(sorted(done)),
-            [(each, ms) for each, ms in self.again.items() if each not in done],
-            [each for each in self.working if each not in done and each not in self.never],
-            [each for each in never if each not in done],
-            why if reasons else (),
+            [*self.runs, *ranges_of(sorted(self.done))],
+            [(each, ms) for each, ms in self.again.items() if not is_done(each)],
+            [each for each in self.working if each not in never and not is_done(each)],
+            list(never),
+            [(each, why) for each, why in never.items() if why] if reasons else (),
         )
 
 

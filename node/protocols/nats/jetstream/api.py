@@ -113,7 +113,7 @@ OnAsked = Callable[[Asked], Coroutine[Any, Any, Json]]
 
 
 class Api:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class _Receiving:
 
 
 class Archives:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,

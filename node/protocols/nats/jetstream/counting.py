@@ -22,7 +22,7 @@ from cluster.machine.stream.errors import STORED, WRONG_LAST_SEQUENCE
 from cluster.machine.stream.settings import ASKED_COUNTED, stream_settings
 from cluster.machine.stream.stream import Stream
 from cluster.types import NodeId, QueueId
-from node.broker.publishing import BODIES_AT_ONCE, Publisher
+from node.broker.publishing import BODIES_AT_ONCE, QueuePublisher
 from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream.batching import Member, columns_of
@@ -97,10 +97,10 @@ def sum_of(body: bytes) -> int:
 
 
 class Counting:
-    """One a node."""
+    """One per node."""
 
     def __init__(
-        self, cluster: ClusterNode, peer_rpc: PeerRpc, publisher: Publisher, tasks: Tasks
+        self, cluster: ClusterNode, peer_rpc: PeerRpc, publisher: QueuePublisher, tasks: Tasks
     ) -> None:
         self._cluster = cluster
         self._peer_rpc = peer_rpc

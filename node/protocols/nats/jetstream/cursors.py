@@ -47,7 +47,7 @@ class Taken(NamedTuple):
 
 
 class Cursors:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, peer_rpc: PeerRpc, leading: Leading) -> None:
         self._cluster = cluster

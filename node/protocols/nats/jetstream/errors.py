@@ -162,5 +162,5 @@ def invalid_stream(why: str) -> ApiError:
 
 
 def not_supported(what: str) -> ApiError:
-    """Part of NATS, and not there here yet: who asks for it must not believe that it has it."""
+    """Part of NATS, and not there here yet: whoever asks for it must not believe to have it."""
     return ApiError(500, 10052, f"{what}: not supported yet")

@@ -62,7 +62,7 @@ Json = dict[str, Any]
 
 
 class Following:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ WAIT_S: Final = 600.0
 
 
 class Forwarded:
-    """One a node. Most of these have been answered long since: an inbox where nothing is wanted any
-    more is told nothing.
+    """One per node. Most of these have been answered long since: an inbox where nothing is wanted
+    any more is told nothing.
     """
 
     def __init__(self, post: Post) -> None:

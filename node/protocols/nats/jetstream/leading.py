@@ -65,7 +65,7 @@ class _Led:
 
 
 class Leading:
-    """One a node. Implements `Home` of feeds."""
+    """One per node. Implements `Home` of feeds."""
 
     def __init__(
         self, cluster: ClusterNode, post: Post, following: Following, tasks: Tasks

@@ -24,7 +24,7 @@ def json_of(value: Any) -> bytes:
 
 
 class Post:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, subjects: Subjects) -> None:
         self._subjects = subjects

@@ -54,7 +54,7 @@ class Pinned(NamedTuple):
 
 @dataclass(slots=True)
 class Pin:
-    """At most one a consumer."""
+    """At most one per consumer."""
 
     id: str
     group: str

@@ -23,7 +23,7 @@ WAITING_MAX: Final = 10_000
 
 
 class Republishing:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, post: Post, tasks: Tasks) -> None:
         self._cluster = cluster

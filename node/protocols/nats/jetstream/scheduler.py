@@ -14,7 +14,7 @@ from cluster.machine.stream.errors import NO_SUCH_SCHEDULE, STORED
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.stream import Stream
 from cluster.types import QueueId
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import fields_of
@@ -34,9 +34,9 @@ REFUSED_S: Final = 30.0
 
 
 class Scheduler:
-    """One a node."""
+    """One per node."""
 
-    def __init__(self, cluster: ClusterNode, publisher: Publisher, tasks: Tasks) -> None:
+    def __init__(self, cluster: ClusterNode, publisher: QueuePublisher, tasks: Tasks) -> None:
         self._cluster = cluster
         self._publisher = publisher
         self._tasks = tasks

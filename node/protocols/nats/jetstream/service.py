@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from cluster.cluster_node import ClusterNode
 from node.broker.bodies import Bodies
 from node.broker.ingress import Ingress
-from node.broker.publishing import Publisher
+from node.broker.publishing import QueuePublisher
 from node.broker.stream_reads import StreamReads
 from node.dispatch.in_flight import InFlight
 from node.peer_rpc import PeerRpc
@@ -44,13 +44,13 @@ class Connection(Taker, Protocol):
 
 
 class JetStream:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,
         cluster: ClusterNode,
         subjects: Subjects,
-        publisher: Publisher,
+        publisher: QueuePublisher,
         ingress: Ingress,
         reads: StreamReads,
         bodies: Bodies,

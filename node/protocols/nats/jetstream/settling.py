@@ -40,7 +40,7 @@ class _Open:
 
 
 class Settling:
-    """One a node."""
+    """One per node."""
 
     def __init__(self, cluster: ClusterNode, post: Post, pull: Pull) -> None:
         self._cluster = cluster
@@ -68,7 +68,7 @@ class Settling:
         info = self._cluster.queue_info(vhost, stream)
         if info is None or info.stream is None:
             return False
-        self._opened(info, consumer).said.done.update(dict.fromkeys(acks.sequences))
+        self._opened(info, consumer).said.add_done(acks.sequences)
         return True
 
     def _opened(self, info: QueueInfo, consumer: str) -> _Open:

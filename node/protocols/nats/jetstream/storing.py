@@ -33,7 +33,7 @@ from cluster.machine.stream.settings import (
     ASKED_STREAM,
 )
 from node.broker.ingress import Ingress
-from node.broker.publishing import Publisher, Stored
+from node.broker.publishing import QueuePublisher, Stored
 from node.dispatch.in_flight import MESSAGE_OVERHEAD_BYTES, InFlight
 from node.errors import Refused
 from node.protocols.nats.jetstream.batching import Abandoned, Batches, Member, Part, columns_of
@@ -104,11 +104,11 @@ class _Batch:
 
 
 class Storing:
-    """One a node."""
+    """One per node."""
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: QueuePublisher,
         counting: Counting,
         ingress: Ingress,
         post: Post,

@@ -116,6 +116,7 @@ class Probe:
         self._client, self._subject = client, subject
         self._inbox = client.new_inbox()
         self._sent_s: list[float] = []
+        self._over = False
         #: When each of them was sent and acknowledged.
         self.acked: list[tuple[float, float]] = []
 
@@ -131,12 +132,13 @@ class Probe:
         try:
             yield
         finally:
+            self._over = True  # the client may swallow the cancellation
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
     async def _send(self) -> None:
-        while True:
+        while not self._over:
             number = len(self._sent_s)
             self._sent_s.append(time.monotonic())
             reply = f"{self._inbox}.{number}"

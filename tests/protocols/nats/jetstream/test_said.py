@@ -15,7 +15,7 @@ from cluster.machine.stream.settings import (
     ASKED_TTL_MS,
 )
 from cluster.types import QueueId
-from node.protocols.nats.jetstream.acks import Acked, Said, acked_by, word_of
+from node.protocols.nats.jetstream.acks import RUN_MIN, Acked, Said, acked_by, word_of
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import asked, status, with_fields
 from node.protocols.nats.jetstream.requests import Call, call_of, type_of
@@ -118,7 +118,7 @@ class TestHeaders:
 
 class TestAcks:
     def test_both_forms_of_the_subject_name_the_delivery(self):
-        meant = Acked("S", "c", 2, 17, 9)
+        meant = Acked("S", "c", 2, 17)
         assert acked_by(b"$JS.ACK.S.c.2.17.9.1700000000.4") == meant
         assert acked_by(b"$JS.ACK.hub.szMpdrwD.S.c.2.17.9.1700000000.4") == meant
         assert acked_by(b"$JS.ACK._.szMpdrwD.S.c.2.17.9.1700000000.4.token") == meant
@@ -154,6 +154,34 @@ class TestAcks:
             [],
             [],
         )
+
+    def test_done_in_turn_is_done(self):
+        said = Said()
+        said.add(2, *word_of(b"-NAK"))
+        said.add(3, *word_of(b"+WPI"))
+        said.add(4, *word_of(b"+TERM no"))
+        said.add_done(range(1, RUN_MIN + 1))
+        said.add_done([98, 97])
+        for sequence in (5, 98, 99):
+            said.add(sequence, *word_of(b"-NAK"))
+
+        command = said.command(QueueId(3), "c", reasons=True)
+
+        assert command.done == [(1, RUN_MIN), (97, 98)]
+        assert command.again == [(99, -1)]
+        assert (command.working, command.never, command.reasons) == ([], [], [])
+
+    def test_short_runs_are_not_looked_through_one_after_the_other(self):
+        said = Said()
+        for first in range(1, 1_000, 3):
+            said.add_done(range(first, first + 2))
+            said.add(first + 2, *word_of(b"-NAK"))
+
+        command = said.command(QueueId(3), "c", reasons=True)
+
+        assert said.runs == []
+        assert command.done == [(first, first + 1) for first in range(1, 1_000, 3)]
+        assert [each for each, _ in command.again] == [*range(3, 1_001, 3)]
 
 
 class TestTimes:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cluster.raft.journal import RaftJournal, Snapshot, live_entry
+from cluster.raft.journal_protocol import RaftJournal, Snapshot, live_entry
 
 #: Size of one part: small enough that other groups' messages get between them.
 PART_BYTES = 512 << 10
@@ -28,7 +28,7 @@ STALLED_S = 10.0
 
 BEGIN = 0  # term, hash, size, live ranges
 DATA = 1  # bytes
-LIVE = 2  # [[index, term, command, hash], ...]
+LIVE = 2  # [[index, term, data, hash], ...]
 END = 3
 
 Part = list[Any]
@@ -100,9 +100,9 @@ class Outgoing:
                 if entry is None:
                     self.outdated = True
                     return
-                command, term, chain = entry
-                batch.append([index, term, command, chain])
-                size += len(command) + 48
+                entry_data, term, chain = entry
+                batch.append([index, term, entry_data, chain])
+                size += len(entry_data) + 48
                 if size >= PART_BYTES:
                     yield [LIVE, batch], size
                     batch, size = [], 0
@@ -142,8 +142,8 @@ class Incoming:
                 self._data += data
             case [2, entries] if len(self._data) == self._size:
                 self._begin()
-                for index, term, command, chain in entries:
-                    self._journal.add_live(index, term, command, chain)
+                for index, term, data, chain in entries:
+                    self._journal.add_live(index, term, data, chain)
             case [3] if len(self._data) == self._size:
                 self._begin()
                 return True

@@ -1,4 +1,4 @@
-"""What a member needs of its journal: see `cluster.log` for the real one."""
+"""What a member needs of its journal. The real one is `Journal` in `cluster/log/journal.py`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class LiveEntries(Protocol):
 class RaftJournal(Protocol):
     """One group's entries, term, vote and snapshot.
 
-    What is added is safe once the node's log has synced it.
+    What is added is safe once the node's log has synced it. The `data` of an entry is one byte for
+    its kind, then what `encode_entry` made of its commands.
     """
 
     @property
@@ -73,7 +74,7 @@ class RaftJournal(Protocol):
         """Entries about members above the base, as recovery found them."""
         ...
 
-    def add(self, command: bytes, idx: int, term: int) -> None: ...
+    def add(self, data: bytes, index: int, term: int) -> None: ...
     def truncate_from(self, index: int) -> None: ...
     def entries(
         self, first: int, count: int | None, max_bytes: int | None
@@ -101,7 +102,7 @@ class RaftJournal(Protocol):
     def begin_install(
         self, index: int, term: int, chain: bytes, data: bytes, live: Ranges, /
     ) -> None: ...
-    def add_live(self, index: int, term: int, command: bytes, chain: bytes, /) -> None: ...
+    def add_live(self, index: int, term: int, data: bytes, chain: bytes, /) -> None: ...
     def abort_install(self) -> None: ...
     async def finish_install(self) -> None:
         """Replaces everything by what was received.
@@ -112,9 +113,9 @@ class RaftJournal(Protocol):
 
 
 def live_entry(journal: RaftJournal, index: int) -> tuple[bytes, int, bytes] | None:
-    """Command, term and hash of an entry that may lie below the base; None when it is gone."""
-    command = journal.read(index)
-    if command is None:
+    """Data, term and hash of an entry that may lie below the base; None when it is gone."""
+    data = journal.read(index)
+    if data is None:
         return None
     term = journal.term_at(index)
     if term is None:
@@ -122,4 +123,4 @@ def live_entry(journal: RaftJournal, index: int) -> tuple[bytes, int, bytes] | N
         if slot is None:
             return None
         term = journal.old.terms[slot]
-    return command, term, journal.hash_at(index) or NO_HASH
+    return data, term, journal.hash_at(index) or NO_HASH

@@ -57,7 +57,7 @@ class Script:
         self.do(OpenSession(S, NODE, 1))
         self.key = self.do(Subscribe(Q, S, "t", credit)).consumer
 
-    def handed(self, first: int, last: int) -> Any:
+    def dispatched(self, first: int, last: int) -> Any:
         return self.do(Handed(Q, self.key, [(first, last, self.tokens[first])]))
 
     @property
@@ -107,7 +107,7 @@ def test_without_one_it_is_a_number_ahead_of_the_network():
     taken = 0
     while script.view.ready_count:
         assert script.view.unsettled_count == taken + UNLIMITED_CREDIT
-        assert script.handed(taken + 1, taken + 1_000) == Ok(1_000)
+        assert script.dispatched(taken + 1, taken + 1_000) == Ok(1_000)
         taken += 1_000
     assert script.view.unsettled_count == BACKLOG
 
@@ -118,7 +118,7 @@ def test_what_is_settled_was_taken_by_the_network():
     script.subscribe()
     script.do(Settle(Q, script.key, [(1, 700)]))
     assert script.view.unsettled_count == UNLIMITED_CREDIT
-    assert script.handed(1, 2_000) == Ok(1_300), "the settled ones do not count twice"
+    assert script.dispatched(1, 2_000) == Ok(1_300), "the settled ones do not count twice"
 
 
 def test_another_delivery_of_the_same_message_is_not_meant():
@@ -134,7 +134,7 @@ def test_a_policy_with_a_delivery_limit_bounds_what_is_held_already():
     script = Script(CLASSIC)
     publish(script)
     script.subscribe()
-    script.handed(1, 2_000)
+    script.dispatched(1, 2_000)
     script.do(UpdateQueue(Q, QUORUM))
     script.do(Settle(Q, script.key, [(1, 1_000)]))
     assert script.view.unsettled_count == 3_000, "over the bound, and nothing new"
@@ -148,7 +148,7 @@ def test_the_older_machine_goes_on_as_before(config: QueueConfig):
     publish(script)
     script.subscribe()
     assert script.view.unsettled_count == BACKLOG
-    refused = script.handed(1, 2)
+    refused = script.dispatched(1, 2)
     assert isinstance(refused, Refused)
     assert refused.code == UNKNOWN_COMMAND
     script.crash(handed=1)
@@ -172,7 +172,7 @@ def test_a_snapshot_keeps_the_window_and_what_was_told():
     script = Script(CLASSIC)
     publish(script)
     script.subscribe()
-    script.handed(1, 1_000)
+    script.dispatched(1, 1_000)
     copy = QueueMachine()
     copy.restore(script.machine.snapshot())
     assert copy.snapshot() == script.machine.snapshot()
