@@ -88,6 +88,7 @@ class AmqpConnection(asyncio.Protocol):
         self.connected_at_ms = int(time.time() * 1000)
         self.is_publisher = False
         self.blocked = False
+        self._held: list[Event] = []  # read before it was known that they have to wait
         self._home = home
         self._services = home.services
         self.in_flight = InFlight(
@@ -273,6 +274,8 @@ class AmqpConnection(asyncio.Protocol):
         else:
             if understands:
                 self.send_method(made(commands.Connection.Unblocked))
+            held, self._held = self._held, []
+            self.receive(held)
             self.wire.resume(ALARM)
 
     def tuned(self, terms: Terms) -> None:
@@ -296,12 +299,15 @@ class AmqpConnection(asyncio.Protocol):
     def receive(self, events: list[Event]) -> None:
         channels = self.channels
         touched: set[int] = set()
-        for event in events:
+        for place, event in enumerate(events):
             if isinstance(event, Heartbeat):
                 continue
             if type(event) is Publish and not self.is_publisher:
                 self.is_publisher = True
                 self.look_at_alarms()
+                if self.blocked:
+                    self._held = events[place:]
+                    break
             channel = channels.get(event.channel)
             if type(event) is Method and event.method.index >> 16 in closing.OURS:
                 if channel is not None:

@@ -573,6 +573,25 @@ class TestLife:
         assert await client.method() == "Channel.OpenOk"
         assert await client.method() == "Connection.Blocked"
 
+    async def test_what_came_with_that_first_publish_waits_for_room_as_well(self, started: Any):
+        """A transaction may come whole in one read, its commit too."""
+        world = await started()
+        world.alarms.change("low on disk")
+        client = await Client.opened(world.port, **{"connection.blocked": True})
+        flow = encode_method(1, made(commands.Channel.Flow, active=True))
+        client.send(OPEN_1, flow + publish(b"first") + publish(b"second") + flow)
+        for name in ("Channel.OpenOk", "Channel.FlowOk", "Connection.Blocked"):
+            assert await client.method() == name
+        seen = list(FakeChannel.all[0].said)
+
+        world.alarms.change(None)
+
+        assert await client.method() == "Connection.Unblocked"
+        assert await client.method() == "Channel.FlowOk"
+        assert not [event for event in seen if isinstance(event, Publish)]
+        bodies = [e.bodies for e in FakeChannel.all[0].said if isinstance(e, Publish)]
+        assert [body for each in bodies for body in each] == [b"first", b"second"]
+
     async def test_heartbeats_are_sent_and_a_silent_client_is_dropped(self, started: Any):
         world = await started()
         client = await Client.opened(world.port, heartbeat=1)
