@@ -85,6 +85,14 @@ def show_run(console: Console, outcome: Outcome) -> None:
                 escape(_counts(verdict)),
             )
     console.print(table)
+    _show_wrong(console, outcome)
+    if outcome.status is not Status.VALID:
+        console.print(f"again: {outcome.command}", markup=False, soft_wrap=True)
+        console.print(f"kept: {outcome.folder}", markup=False, soft_wrap=True)
+
+
+def _show_wrong(console: Console, outcome: Outcome) -> None:
+    """What is not valid, with its evidence."""
     for name, verdicts in outcome.verdicts.items():
         for verdict in verdicts:
             if verdict.valid is not True:
@@ -92,9 +100,6 @@ def show_run(console: Console, outcome: Outcome) -> None:
     if outcome.crash:
         console.print("the harness failed:", style="magenta")
         console.print(outcome.crash, markup=False, soft_wrap=True)
-    if outcome.status is not Status.VALID:
-        console.print(f"again: {outcome.command}", markup=False, soft_wrap=True)
-        console.print(f"kept: {outcome.folder}", markup=False, soft_wrap=True)
 
 
 def _counts(verdict: Verdict) -> str:
@@ -105,8 +110,8 @@ def _counts(verdict: Verdict) -> str:
 def show_campaign(
     console: Console, outcomes: Sequence[Outcome], not_reached: Sequence[str] = ()
 ) -> None:
-    """A row for each run, then what was tried in all of them. `not_reached`: faults that were due,
-    and for which the time was too short.
+    """A row for each run, then what was tried in all of them, and what is wrong. `not_reached`:
+    faults that were due, and for which the time was too short.
     """
     table = Table(title=f"{len(outcomes)} runs", show_footer=True)
     if console.width < WIDTH_MIN:
@@ -149,6 +154,11 @@ def show_campaign(
     show_faults(console, [each.faults for each in totals], missing)
     if not_reached:
         console.print(f"no time for: {', '.join(not_reached)}", markup=False)
+    for outcome in outcomes:
+        # Again, at the end: of a long output that may be all that is kept.
+        if outcome.status is not Status.VALID:
+            console.print(f"seed {outcome.seed}, {outcome.title}: {styled(outcome.status)}")
+            _show_wrong(console, outcome)
 
 
 def _red(count: int) -> str:

@@ -82,6 +82,7 @@ def test_a_campaign_adds_up_what_must_not_be_and_names_what_was_not_tried(tmp_pa
     assert [line.split("│")[2:4] for line in text.splitlines() if line.startswith("│ kill")] == [
         ["     3 ", "    1 "]
     ]
+    assert text.count("w1.orders w1/p0:7") == 2, "the end alone must say what is wrong"
 
 
 def test_a_report_leaves_verdicts_text_and_picture(tmp_path: Path):
