@@ -42,7 +42,7 @@ from cluster.machine.messages import Messages
 from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Refused, Reply
 from cluster.machine.runs import RangeMap, joined, ranges_of
 from cluster.machine.timetable import Deadline
-from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
+from cluster.machine.uploads import NONE_LARGE, Large, Uploads
 
 _SUM_BYTES = 16
 _SUMS = 1 << (8 * _SUM_BYTES)
@@ -300,14 +300,10 @@ class QueueAdmission:
         attrs = command.attrs
         large = NONE_LARGE
         if command.large is not None and context.version >= 3:
-            found = large_of(command)
-            lacks = found if isinstance(found, str) else self.uploads.lacking(found, skip)
-            if lacks is not None:
-                return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
-            assert not isinstance(found, str)
+            found = self.uploads.large_of(command, skip, sizes)
+            if isinstance(found, Refused):
+                return found
             large = found
-            for place, (_, parts) in large.items():
-                sizes[place] += sum(size for _, _, size in parts)
         if skip == count:
             self._end_uploads(large)
             refused = _refused_before(known, seqno, count)

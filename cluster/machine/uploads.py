@@ -107,15 +107,22 @@ class Uploads:
         self._by_name.move_to_end(name)
         return PartKept(index, offset)
 
-    def lacking(self, large: Large, skip: int) -> Refused | None:
-        """Why these bodies, from place `skip` on, cannot be stored."""
-        for place, (name, parts) in large.items():
+    def large_of(self, command: Enqueue, skip: int, sizes: list[int]) -> Large | Refused:
+        """The bodies of a batch that are in parts, or why it cannot be stored; the size of the
+        parts is added to their `sizes`. Of those before place `skip` the parts may be gone.
+        """
+        found = _large_of(command)
+        if isinstance(found, str):
+            return Refused(BAD_ARGUMENT, found)
+        for place, (name, parts) in found.items():
             if place >= skip and not self._has(name, parts):
                 return Refused(
                     PARTS_MISSING,
                     f"not all parts of upload {name} are here: publish it again from part 0 on",
                 )
-        return None
+        for place, (_, parts) in found.items():
+            sizes[place] += sum(size for _, _, size in parts)
+        return found
 
     def _has(self, name: str, parts: Sequence[Part]) -> bool:
         upload = self._by_name.get(name)
@@ -167,7 +174,7 @@ class Uploads:
         assert self.bytes == sum(upload.bytes for upload in self._by_name.values()), "bytes of all"
 
 
-def large_of(command: Enqueue) -> Large | str:
+def _large_of(command: Enqueue) -> Large | str:
     """Which bodies of the batch are in parts, or what is wrong with what it says."""
     large: Any = command.large
     if not isinstance(large, dict):

@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Group
 from cluster.groups.group_like import GroupLike
 from cluster.machine import QueueMachine
@@ -326,6 +327,15 @@ def _reached(group: Group, queue: QueueId, waiting: Waiting) -> list[asyncio.Fut
 def stream_of(group: GroupLike, queue: QueueId) -> Stream | None:
     """None: its group has no such stream, or not yet."""
     return cast(QueueMachine, group.machine).stream(queue)
+
+
+def led_stream(cluster: ClusterNode, info: QueueInfo) -> tuple[GroupLike, Stream] | None:
+    """None: this node does not lead it, or not yet."""
+    if cluster.leader_of(info.group) != cluster.node:
+        return None
+    group = cluster.group(info.group)
+    stream = None if group is None or not group.ready else stream_of(group, info.queue)
+    return None if group is None or stream is None else (group, stream)
 
 
 def read(group: GroupLike, ref: BodyRef) -> Sequence[tuple[Body, Any]] | None:

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import Command
 from cluster.machine.replies import Ok
+from cluster.types import NodeId
 from node.access.auth import User
 from node.access.permissions import Access
 from node.errors import Elsewhere, reply_of
-from node.management.errors import not_authorised, not_found
+from node.management.errors import no_such, not_authorised, not_found
 from node.management.observer import Observer
 from node.management.paging import ListQuery, list_query
 from node.management.services import ManagementServices
@@ -51,6 +52,14 @@ class Call:
     @property
     def name(self) -> str:
         return self.names["name"]
+
+    @property
+    def node(self) -> NodeId:
+        """One of the cluster, or it is said that there is none."""
+        node = NodeId(self.names["node"])
+        if all(info.node != node for info in self.catalog.nodes()):
+            raise no_such(f"there is no node {node!r} in the cluster")
+        return node
 
     @property
     def list_query(self) -> ListQuery:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.types import NodeId
 from node.access.passwords import hash_password
 from node.management.context import DONE, Call, Endpoint, Response
-from node.management.errors import not_found
 
 Json = dict[str, Any]
 
@@ -31,15 +29,8 @@ async def hashed(call: Call) -> Json:
     return {"ok": kept}
 
 
-def _node(call: Call) -> NodeId:
-    node = NodeId(call.names["node"])
-    if all(info.node != node for info in call.catalog.nodes()):
-        raise not_found()
-    return node
-
-
 async def attempts(call: Call) -> list[Json]:
-    rows, _ = await call.services.peer_rpc.request(_node(call), "login_attempts", False)
+    rows, _ = await call.services.peer_rpc.request(call.node, "login_attempts", False)
     sums = {name: [0, 0] for name in _PROTOCOLS.values()}
     for protocol, (wrong, right) in rows:
         counts = sums[_PROTOCOLS.get(protocol, "http")]
@@ -49,7 +40,7 @@ async def attempts(call: Call) -> list[Json]:
 
 
 async def sources(call: Call) -> list[Json]:
-    _, rows = await call.services.peer_rpc.request(_node(call), "login_attempts", False)
+    _, rows = await call.services.peer_rpc.request(call.node, "login_attempts", False)
     return [
         {
             "protocol": _PROTOCOLS.get(protocol, "http"),
@@ -62,7 +53,7 @@ async def sources(call: Call) -> list[Json]:
 
 
 async def forget(call: Call) -> Response:
-    await call.services.peer_rpc.request(_node(call), "login_attempts", True)
+    await call.services.peer_rpc.request(call.node, "login_attempts", True)
     return DONE
 
 

@@ -44,9 +44,7 @@ async def grow(call: Call) -> Response:
 
 async def shrink(call: Call) -> Response:
     """Every group that has another copy gives up the one on the node."""
-    node = NodeId(call.names["node"])
-    if all(info.node != node for info in call.catalog.nodes()):
-        raise no_such(f"there is no node {node!r} in the cluster")
+    node = call.node
     for group in call.catalog.groups():
         if node in group.members and len(group.members) > 1:
             await _move(call, group, [each for each in group.members if each != node])

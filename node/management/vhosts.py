@@ -8,7 +8,6 @@ from typing import Any
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_entries import PROTECTED
 from cluster.machine.commands import DropEntry, PutEntry
-from cluster.types import NodeId
 from node.management import shapes
 from node.management.context import DONE, Call, Endpoint, Response, created, deleted
 from node.management.errors import bad_request, not_found
@@ -97,10 +96,7 @@ async def _protected(call: Call, *, protected: bool) -> Response:
 
 async def start(call: Call) -> Response:
     """It runs on every node that is up."""
-    node = NodeId(call.names["node"])
-    if all(info.node != node for info in call.catalog.nodes()):
-        raise not_found()
-    cluster = call.services.cluster
+    node, cluster = call.node, call.services.cluster
     if node != cluster.node and not cluster.peers.is_up(node):
         raise bad_request(f"node {node} is down")
     return DONE

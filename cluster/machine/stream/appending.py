@@ -53,7 +53,7 @@ from cluster.machine.stream.settings import (
 from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
-from cluster.machine.uploads import NONE_LARGE, Large, Uploads, large_of
+from cluster.machine.uploads import NONE_LARGE, Large, Uploads
 from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
@@ -273,14 +273,10 @@ class Appending:
         sizes = list(map(len, bodies))
         large = NONE_LARGE
         if command.large is not None:
-            found = large_of(command)
-            lacks = found if isinstance(found, str) else self.uploads.lacking(found, skip)
-            if lacks is not None:
-                return Refused(BAD_ARGUMENT, lacks) if isinstance(lacks, str) else lacks
-            assert not isinstance(found, str)
+            found = self.uploads.large_of(command, skip, sizes)
+            if isinstance(found, Refused):
+                return found
             large = found
-            for place, (_, parts) in large.items():
-                sizes[place] += sum(size for _, _, size in parts)
         meta = command.meta
         if isinstance(meta, bytes):
             sizes = [size + len(meta) for size in sizes]

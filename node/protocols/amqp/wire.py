@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from cluster.read_slices import FULL_READ_BYTES, ReadSlices
+from cluster.read_slices import FULL_READ_BYTES, ReadPauses, ReadSlices
 from node.dispatch.progress import WrittenPiece, WrittenPieces, keep_unsent_small
 from node.protocols.amqp.writer import HEARTBEAT
 
@@ -40,7 +40,10 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._buffers: deque[bytes] = deque()
         self._flush_soon = False
-        self._paused: set[str] = set()
+        self._pauses = ReadPauses()
+        self._pauses.transport = transport
+        self.pause, self.resume = self._pauses.pause, self._pauses.resume
+        self.resume_all = self._pauses.resume_all
         self._slices = ReadSlices(partial(self.pause, NEXT_TURN), partial(self.resume, NEXT_TURN))
         self._looks: asyncio.TimerHandle | None = None
         self._look_s = 0.0
@@ -112,24 +115,7 @@ class Wire:
 
     @property
     def paused(self) -> bool:
-        return bool(self._paused)
-
-    def pause(self, why: str) -> None:
-        if not self._paused and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._paused.add(why)
-
-    def resume(self, why: str) -> None:
-        """Once no reason is left."""
-        if why not in self._paused:
-            return
-        self._paused.discard(why)
-        if not self._paused and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def resume_all(self) -> None:
-        for why in list(self._paused):
-            self.resume(why)
+        return bool(self._pauses)
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -146,7 +132,7 @@ class Wire:
             self.write(HEARTBEAT)
             self.flush()  # before the next look, for which a heartbeat is no traffic
         # Who is not listened to is not silent.
-        if self.received_bytes != received or self._paused:
+        if self.received_bytes != received or self._pauses:
             self._silent_looks = 0
         else:
             self._silent_looks += 1

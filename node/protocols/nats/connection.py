@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from cluster.machine.replies import NO_VHOST
-from cluster.read_slices import FULL_READ_BYTES, ReadSlices
+from cluster.read_slices import FULL_READ_BYTES, ReadPauses, ReadSlices
 from node.access.auth import Auth, User
 from node.access.nkeys import is_signed
 from node.access.permissions import Access, Answers
@@ -190,11 +190,12 @@ class NatsConnection(asyncio.Protocol):
         self.phase = NatsPhase.STARTING
         self.behind = False
         self.subscriptions: dict[bytes, Subscription] = {}
+        self._pauses = ReadPauses()
         #: Of what it publishes into streams.
         self.in_flight = InFlight(
             home.in_flight_bytes_max,
-            partial(self._pause, UNDER_WAY),
-            partial(self._resume, UNDER_WAY),
+            partial(self._pauses.pause, UNDER_WAY),
+            partial(self._pauses.resume, UNDER_WAY),
         )
         self._home = home
         self._subjects = home.subjects
@@ -211,8 +212,10 @@ class NatsConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.opened_s = self.active_s = self._loop.time()
         self._transport: asyncio.Transport
-        self._slices = ReadSlices(partial(self._pause, NEXT_TURN), partial(self._resume, NEXT_TURN))
-        self._paused: set[str] = set()
+        pauses = self._pauses
+        self._slices = ReadSlices(
+            partial(pauses.pause, NEXT_TURN), partial(pauses.resume, NEXT_TURN)
+        )
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_soon = False
@@ -227,6 +230,7 @@ class NatsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none
+        self._pauses.transport = transport
         transport.set_write_buffer_limits(high=BEHIND_BYTES)
         self.ends = Ends.of(transport, tls=self.origin.tls)
         self.address = self.ends.peer_host
@@ -241,7 +245,7 @@ class NatsConnection(asyncio.Protocol):
             self._wait(LOGIN_S_MAX, self._close, TOO_LATE)
 
     def secured(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+        self._transport = self._pauses.transport = transport
         transport.set_write_buffer_limits(high=BEHIND_BYTES)
         self._wait(LOGIN_S_MAX, self._close, TOO_LATE)
 
@@ -283,18 +287,6 @@ class NatsConnection(asyncio.Protocol):
             self._cut_off()
         else:
             self._watch_writing()
-
-    def _pause(self, why: str) -> None:
-        if not self._paused and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._paused.add(why)
-
-    def _resume(self, why: str) -> None:
-        if why not in self._paused:
-            return
-        self._paused.discard(why)
-        if not self._paused and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def _wait(self, seconds: float, then: Callable[..., None], *args: Any) -> None:
         """For one thing at a time."""
@@ -381,7 +373,7 @@ class NatsConnection(asyncio.Protocol):
             first = self._held.pop(0)
             if isinstance(first, Connect):
                 self._wait(ANSWER_S_MAX, self._close, TOO_LATE)
-                self._pause(LOGIN)
+                self._pauses.pause(LOGIN)
                 self._login = self._home.tasks.start(self._enter(first), name="nats_login")
             else:
                 self._close(UNAUTHORIZED)
@@ -403,7 +395,7 @@ class NatsConnection(asyncio.Protocol):
         if self._verbose:
             self.write(OK)
         self._wait(PING_S, self._look_for_life)
-        self._resume(LOGIN)
+        self._pauses.resume(LOGIN)
         held, self._held = self._held, []
         self._receive(held)
 
@@ -534,8 +526,8 @@ class NatsConnection(asyncio.Protocol):
         if self._reader.error is not None:
             self._close(self._reader.error.text)
         elif self._subjects.backlogged:
-            self._pause(SLOWER)
-            self._loop.call_later(SLOWER_S, self._resume, SLOWER)
+            self._pauses.pause(SLOWER)
+            self._loop.call_later(SLOWER_S, self._pauses.resume, SLOWER)
 
     def _say_ok(self, count: int = 1) -> None:
         if self._verbose:
@@ -797,8 +789,7 @@ class NatsConnection(asyncio.Protocol):
             return
         if text and self._transport.can_write_eof():
             self._transport.write_eof()
-            for why in list(self._paused):
-                self._resume(why)
+            self._pauses.resume_all()
             self._wait(CLOSE_S_MAX, self._transport.abort)
         else:
             self._wait(WRITE_S_MAX, self._transport.abort)

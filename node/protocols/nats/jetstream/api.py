@@ -35,6 +35,7 @@ from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
 from cluster.types import CATALOG_GROUP, LargeBody, NodeId
+from node.broker.stream_reads import led_stream
 from node.errors import BrokerError, Elsewhere
 from node.messages.subjects import is_subject
 from node.peer_rpc import PeerRpc
@@ -49,7 +50,7 @@ from node.protocols.nats.jetstream.errors import (
 from node.protocols.nats.jetstream.forwarded import Forwarded
 from node.protocols.nats.jetstream.headers import block, status, with_fields
 from node.protocols.nats.jetstream.leading import Leading
-from node.protocols.nats.jetstream.machine import header_of, load, stream_of
+from node.protocols.nats.jetstream.machine import header_of, load
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import GROUP
 from node.protocols.nats.jetstream.pulls import ask_of
@@ -217,13 +218,10 @@ class Api:
                 now_s = asyncio.get_running_loop().time()
                 self._forwarded.add(leader, asked.inbox, asked.body, now_s)
             return sent
-        group = self._cluster.group(info.group)
-        if group is None or not group.ready:
+        led = led_stream(self._cluster, info)
+        if led is None:
             return False
-        stream = stream_of(group, info.queue)
-        if stream is None:
-            return False
-        self._serve(Served(*asked, info, group, stream))
+        self._serve(Served(*asked, info, *led))
         return True
 
     async def _later(self, asked: Asked, subject: bytes, hops: int) -> None:
@@ -311,15 +309,11 @@ class Api:
 
     async def _called(self, vhost: str, call: Call, body: bytes) -> Json | None:
         """As `request` gets it from the leader. None: this node does not lead it."""
-        info, group = self._stream(vhost, call.stream), None
-        if info is not None and self._cluster.leader_of(info.group) == self._cluster.node:
-            group = self._cluster.group(info.group)
-        if info is None or group is None or not group.ready:
+        info = self._stream(vhost, call.stream)
+        led = None if info is None else led_stream(self._cluster, info)
+        if info is None or led is None:
             return None
-        stream = stream_of(group, info.queue)
-        if stream is None:
-            return None
-        served = Served(vhost, call, Inbox(vhost, b""), body, info, group, stream)
+        served = Served(vhost, call, Inbox(vhost, b""), body, info, *led)
         return await self._told(lambda: self._led[call.verb](served))
 
     async def _told(self, work: Callable[[], Json | Awaitable[Json | None] | None]) -> Json:
@@ -498,14 +492,10 @@ class Api:
     def _own_info(self, vhost: str, name: str) -> Json | None:
         """None: this node does not lead it."""
         info = self._stream(vhost, name)
-        if info is None or self._cluster.leader_of(info.group) != self._cluster.node:
+        led = None if info is None else led_stream(self._cluster, info)
+        if info is None or led is None:
             return None
-        group = self._cluster.group(info.group)
-        stream = None
-        if group is not None and group.ready:
-            stream = stream_of(group, info.queue)
-        if group is None or stream is None:
-            return None
+        group, stream = led
         return self.stream_row(info, stream, self.cluster_row(group))
 
     def stream_row(self, info: QueueInfo, stream: Stream, group: Json, **more: Any) -> Json:

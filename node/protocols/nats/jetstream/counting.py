@@ -23,11 +23,12 @@ from cluster.machine.stream.settings import ASKED_COUNTED, stream_settings
 from cluster.machine.stream.stream import Stream
 from cluster.types import NodeId, QueueId
 from node.broker.publishing import BODIES_AT_ONCE, QueuePublisher
+from node.broker.stream_reads import led_stream
 from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError, known
-from node.protocols.nats.jetstream.machine import load, stream_of
+from node.protocols.nats.jetstream.machine import load
 from node.protocols.nats.jetstream.post import json_of
 from node.tasks import Tasks
 
@@ -196,11 +197,11 @@ class Counting:
         """None: this node does not lead it."""
         cluster = self._cluster
         info = cluster.catalog_machine.queue_by_id(counter.info.queue)
-        if info is None or cluster.leader_of(info.group) != cluster.node:
+        if info is None:
             return None
         counter.info = info
-        group = cluster.group(info.group)
-        return None if group is None or not group.ready else stream_of(group, info.queue)
+        led = led_stream(cluster, info)
+        return None if led is None else led[1]
 
     async def _round(
         self,

@@ -23,7 +23,7 @@ from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Acknowledge, Barrier
 from cluster.types import NodeId, QueueId
-from node.broker.stream_reads import StreamMessage, packed, stream_of, unpacked
+from node.broker.stream_reads import StreamMessage, led_stream, packed, unpacked
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.peer_rpc import ANSWER_S_MAX, PeerRpc
 from node.protocols.nats.jetstream.feeds import Feed, Fetching
@@ -143,11 +143,10 @@ class Cursors:
     ) -> list[Any] | str | None:
         """None: this node does not lead it."""
         info = self._cluster.catalog_machine.queue_by_id(queue)
-        if info is None or self._cluster.leader_of(info.group) != self._cluster.node:
+        led = None if info is None else led_stream(self._cluster, info)
+        if info is None or led is None:
             return None
-        group = self._cluster.group(info.group)
-        if group is None or not group.ready or stream_of(group, queue) is None:
-            return None
+        group, _ = led
         feed = self._leading.feed(info, group, consumer)
         if feed is None:
             return _MISSING

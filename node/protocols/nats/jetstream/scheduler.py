@@ -15,10 +15,11 @@ from cluster.machine.stream.retained import Found
 from cluster.machine.stream.stream import Stream
 from cluster.types import QueueId
 from node.broker.publishing import QueuePublisher
+from node.broker.stream_reads import led_stream
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import fields_of
-from node.protocols.nats.jetstream.machine import header_of, load, stream_of
+from node.protocols.nats.jetstream.machine import header_of, load
 from node.protocols.nats.jetstream.schedules import made, schedule_of
 from node.tasks import Tasks
 
@@ -68,11 +69,8 @@ class Scheduler:
     def _led(self, queue: QueueId) -> tuple[QueueInfo, GroupLike, Stream] | None:
         """None: another node leads it, or it is gone."""
         info = self._cluster.catalog_machine.queue_by_id(queue)
-        if info is None or self._cluster.leader_of(info.group) != self._cluster.node:
-            return None
-        group = self._cluster.group(info.group)
-        stream = None if group is None or not group.ready else stream_of(group, queue)
-        return None if group is None or stream is None else (info, group, stream)
+        led = None if info is None else led_stream(self._cluster, info)
+        return None if info is None or led is None else (info, *led)
 
     async def _make(self, queue: QueueId) -> None:
         least_s = AGAIN_S
