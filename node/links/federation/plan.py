@@ -2,9 +2,8 @@
 
 Pure. All of it is as RabbitMQ's plugin has it, so that either may be at the other end of a link. On
 the upstream a queue collects for the downstream; in front of it is an internal exchange, bound to
-the upstream exchange as the downstream exchange's destinations are bound to that. When a link
-comes back it cannot know what was unbound meanwhile, so it makes a second internal exchange beside
-the first, A and B in turn, and removes the older one when the new one has all bindings.
+the upstream exchange as the downstream exchange's destinations are bound to that: see
+`internal_exchanges.py`.
 """
 
 from __future__ import annotations

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.node.links.federation.sites import OurSite
 from tests.node.nodes import Nodes
 from tests.testkit.commands import command
 from tests.testkit.waiting import stays, until
-
-
-@pytest.fixture
-async def sites(tmp_path: Path) -> AsyncIterator[list[OurSite]]:
-    names = ("a", "b", "c")
-    clusters = [Nodes(tmp_path / name, cluster=name) for name in names]
-    await asyncio.gather(*[nodes.__aenter__() for nodes in clusters])
-    sites = [OurSite(name, nodes) for name, nodes in zip(names, clusters, strict=True)]
-    for site in sites:
-        await site.open()
-    yield sites
-    for site in sites:
-        await site.connection.close()
-    await asyncio.gather(*[nodes.__aexit__(None, None, None) for nodes in clusters])
 
 
 async def test_in_a_ring_of_three_each_message_comes_once_and_as_far_as_it_may(
