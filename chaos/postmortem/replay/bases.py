@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from chaos.postmortem.reading.inputs import SnapshotFile
-from chaos.postmortem.reading.whole_files import whole_files
+from chaos.postmortem.reading.whole_files import in_files
 from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import conformed
 from cluster.history.group_replay import GroupReplay
@@ -83,8 +83,7 @@ def bases(
     if not snapshots:
         return [], []
     states = {each.file: f"{each.group}-{each.index}" for each in snapshots}
-    read = whole_files(spark, sorted(states), states).mapInArrow(restored, _READ)
-    return told_apart(snapshots, read.collect())
+    return told_apart(snapshots, in_files(spark, states, restored, _READ).collect())
 
 
 def told_apart(
