@@ -135,17 +135,31 @@ class FederationLinks:
         return now is not None and now.upstream.uris == federated.upstream.uris
 
     async def _clean(self, federated: Federated) -> None:
-        """Nobody here will ever read what collects upstream."""
+        """What collects upstream, if nobody here will ever read it; in doubt it stays."""
         if federated.upstream.keeps_resources:
             return
         with suppress(OSError, TimeoutError, AMQPError, BrokerError):
             async with asyncio.timeout(CLEAN_S_MAX), self._connecting.open(federated) as connection:
                 upstream = federated.upstream_end(connection)
+                if not await self._broker.catch_up() or await self._is_read(federated, upstream):
+                    return
                 queue = plan.queue_name(upstream, federated.end)
                 channel = await connection.channel()
                 await channel.queue_delete(queue)
                 for suffix in plan.SUFFIXES:
                     await channel.exchange_delete(plan.exchange_name(queue, suffix))
+
+    async def _is_read(self, federated: Federated, upstream: plan.End) -> bool:
+        """Whether a link that is wanted has the same queue there: one whose URIs were changed, or
+        whose policy is back. Other URIs may lead to the same cluster: only that itself knows.
+        """
+        for each in self._federated(self._cluster.catalog_machine).values():
+            alike = (each.what, each.end, each.upstream_name)
+            if alike == (federated.what, federated.end, federated.upstream_name):
+                async with self._connecting.open(each) as connection:
+                    if each.upstream_end(connection) == upstream:
+                        return True
+        return False
 
 
 # --- what is federated ----------------------------------------------------------------------------

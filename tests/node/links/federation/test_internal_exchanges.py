@@ -175,6 +175,28 @@ async def test_what_is_gone_upstream_ends_the_link():
         await link._check()  # pyright: ignore[reportPrivateUsage]
 
 
+async def test_nothing_is_missed_when_the_uri_of_an_upstream_changes(sites: list[OurSite]):
+    """Its queue there is the same, and not left behind by the link of before."""
+    up, down, _ = sites
+    await down.collects("all")
+    await down.follows(up)
+    await down.linked(1)
+    await until(lambda: up.bound_for(down, "#"))
+    confirmed = 0
+    for options in ("?heartbeat=30", "?heartbeat=31", "?heartbeat=32"):
+        value = {"uri": up.uri + options, "reconnect-delay": 0.2}
+        asked = await down.api.ask("PUT", "parameters/federation-upstream/%2F/a", {"value": value})
+        assert asked.status == 204
+        for _ in range(100):
+            await up.publish("k", b"%d" % confirmed)
+            confirmed += 1
+            await asyncio.sleep(0.01)
+    await down.linked(1)
+
+    await down.has("all", confirmed)
+    assert {int(body) for body, _ in await down.taken("all")} == set(range(confirmed))
+
+
 async def test_nothing_is_missed_when_a_start_ends_in_between(
     sites: list[OurSite], monkeypatch: pytest.MonkeyPatch
 ):
