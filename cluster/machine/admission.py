@@ -50,6 +50,10 @@ PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
 EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
 EPHEMERAL_PREFIX = "~"
 CARRIER_PREFIX = "dlx:"
+#: Carriers that take copies on a person's order.
+COPY_PREFIX = f"{CARRIER_PREFIX}copy:"
+#: From when on a cycle is one of dead letters, and no order to bring them back.
+REPLAYS_SINCE = 5
 PUBLISHERS_MAX = 100_000  # per queue; over it the one idle longest is forgotten
 REFUSED_RANGES_MAX = 1_024  # a publisher
 DEDUP_IDS_MAX = 1_000_000  # per queue
@@ -351,7 +355,11 @@ class QueueAdmission:
         if not self.limits.never_refuses and self.messages.may_expire:
             self.expiry.sweep(context, inclusive=False)  # what is dead takes no room
         room = self.limits.room(unlimited=context.decided)
-        carried = command.publisher is not None and is_carrier(command.publisher)
+        publisher = command.publisher
+        carried = publisher is not None and is_carrier(publisher)
+        ends_cycles = context.version < REPLAYS_SINCE or (
+            publisher is not None and carried and not publisher.startswith(COPY_PREFIX)
+        )
         # A carrier's messages that find no room are not answered: they come again, in order. Unless
         # this queue dead-letters them itself: then they are done with.
         in_order = carried and config.overflow == "reject-publish"
@@ -366,7 +374,8 @@ class QueueAdmission:
             self.dedup_ids.forget(window_ms, context.now_ms)
         for run in runs:
             attrs = run.attrs
-            if attrs.deaths is not None and is_cycle(attrs.deaths, self.identity.name):
+            deaths = attrs.deaths
+            if deaths is not None and ends_cycles and is_cycle(deaths, self.identity.name):
                 # It came back with nobody having rejected it: the end of a cycle (C22).
                 duplicates += run.last - run.first + 1
                 continue

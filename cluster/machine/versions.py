@@ -20,7 +20,8 @@ new machine version on.
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
-|         |         | fetched by position; message groups; |
+|         |         | fetched by position, and end no cycle of dead letters when they are |
+|         |         | brought back; message groups; |
 |         |         | federation: exchanges that others read from, policies with patterns; |
 |         |         | ids that every queue takes once; eras of logs: streams skip what was |
 |         |         | lost, the catalog knows who survived |

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from cluster.groups.group_like import GroupLike
 from cluster.machine import replies as codes
-from cluster.machine.admission import CARRIER_PREFIX
+from cluster.machine.admission import COPY_PREFIX
 from cluster.machine.arguments import GROUP_KEY
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -410,7 +410,7 @@ class Moving:
         target = self._broker.cluster.catalog_machine.queue_by_id(QueueId(to))
         if target is None:
             raise Refused(codes.NO_QUEUE, f"there is no queue {to}")
-        publisher = f"{CARRIER_PREFIX}copy:{queue}:{operation}"
+        publisher = f"{COPY_PREFIX}{queue}:{operation}"
         left: list[int] = _each(named)
         done = skipped = 0
         count = len(left)

@@ -65,6 +65,25 @@ def bodies(api: Api, queue: str, ackmode: str = "ack_requeue_false") -> list[str
     return [each["payload"] for each in asyncio.run(api.take(queue, 1_000, ackmode))]
 
 
+@pytest.mark.parametrize("how", ["replay-dead-letters", "drain-to", "copy"])
+def test_what_died_without_a_consumer_comes_back_too(nodes: Nodes, capsys: Output, how: str):
+    """As a dead letter it would end there, as a cycle; it is none when a person wants it back."""
+    grave, source = f"grave-{how}", f"source-{how}"
+    api = made(nodes, grave)
+    made(nodes, source, dead_letter_exchange="", dead_letter_routing_key=grave, max_length=1)
+    publish(api, source, "m1", "m2")
+    wait_until(
+        lambda: told(capsys, "queue", "replay-dead-letters", grave, "--dry-run")["count"] == 1
+    )
+    assert bodies(api, source) == ["m2"]
+
+    target = () if how == "replay-dead-letters" else (source,)
+    assert told(capsys, "queue", how, grave, *target)["done"] == 1
+
+    assert bodies(api, source) == ["m1"]
+    assert bodies(api, grave) == (["m1"] if how == "copy" else [])
+
+
 def test_why(nodes: Nodes, capsys: Output):
     api = made(nodes, "why")
     publish(api, "why", "m")
