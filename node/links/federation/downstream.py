@@ -17,6 +17,7 @@ from pamqp import commands
 from cluster.cluster_node import ClusterNode
 from cluster.groups.outcome import called_back
 from cluster.groups.proposals import WHOLE_BODY_BYTES_MAX
+from cluster.machine.arguments import SHARD_OF
 from cluster.machine.catalog import QueueInfo
 from node.access.permissions import Access, Operation, TopicOperation
 from node.broker.bodies import PartedBody
@@ -138,7 +139,11 @@ class Downstream:
     async def _store(self, info: QueueInfo, body: bytes, meta: bytes, attrs: Attrs | None) -> None:
         while True:
             refused = await self._offered(info, body, meta, attrs)
-            if not refused or self._cluster.catalog_machine.queue_by_id(info.queue) is None:
+            if not refused:
+                return
+            if self._cluster.catalog_machine.queue_by_id(info.queue) is None:
+                if SHARD_OF in info.arguments:  # joined: the queue that it is of is there
+                    raise ConnectionError(f"queue '{info.name}' was joined: it is routed again")
                 return
             await asyncio.sleep(RETRY_S)
 
