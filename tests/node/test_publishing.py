@@ -29,7 +29,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import UNKNOWN_DELIVERY, Enqueued, Ok
 from cluster.machine.replies import Refused as MachineRefused
-from cluster.machine.stream.errors import DUPLICATE, STORED, WRONG_LAST_SEQUENCE
+from cluster.machine.stream.errors import DUPLICATE, FORGOTTEN, STORED, WRONG_LAST_SEQUENCE
 from cluster.machine.stream.settings import ASKED_ID, ASKED_LAST
 from cluster.peers import forwarding
 from cluster.peers.forwarding import Retries
@@ -785,6 +785,33 @@ class TestStreams:
 
         found = [sequences(each, count) for each, count in zip(told, (2, 1, 2), strict=True)]
         assert found == [[1, 2], [(WRONG_LAST_SEQUENCE, 2)], [3, 4]]
+
+    async def test_what_was_refused_is_not_confirmed_after_many_commands_were_under_way(self):
+        """All are committed, and the leader is gone before any answer leaves."""
+        bench = self.bench()
+        compared: list[Stored | None] = []
+        plain: list[Stored | None] = []
+        for _ in range(12):
+            for _ in range(200):
+                self.publish(bench, compared, 1, {ASKED_LAST: 1 << 40})
+                self.publish(bench, plain, 1, None)
+            await asyncio.sleep(0)
+        lost = list(bench.cluster.inbox)
+        bench.cluster.inbox.clear()
+        for command, _ in lost:
+            bench.cluster.apply(command)
+        for _, done in lost:
+            done(LINK_LOST)
+        for _ in lost:
+            await bench.cluster.answer()
+
+        assert len(lost) == 12
+        assert len(compared) == len(plain) == 2_400
+        codes = {answer[0] for each in compared if each for answer in each.each(1) if answer}
+        assert codes == {FORGOTTEN, WRONG_LAST_SEQUENCE}
+        answers = [each.each(1)[0] for each in plain if each]
+        assert {answer[0] for answer in answers if answer} == {FORGOTTEN, STORED}
+        assert bench.cluster.stored == 2_400
 
     async def test_of_a_stream_that_is_gone_nobody_is_told_that_it_has_it(self):
         bench = self.bench()

@@ -2,8 +2,9 @@
 
 A batch in which no message asks for anything is stored as ranges. Where one asks (for its id to be
 new, for the last sequence to be so and so, ...), or may be refused, each is looked at in its turn.
-A batch that comes again is answered as the first time. Of an atomic batch every message is looked
-at before any is stored, and what refuses one of them refuses all.
+A batch that comes again is answered as the first time; what of it may have been refused, and nobody
+knows any more, is refused. Of an atomic batch every message is looked at before any is stored, and
+what refuses one of them refuses all.
 """
 
 from __future__ import annotations
@@ -216,7 +217,11 @@ class Appending:
             return batch
         outcome = Outcome()
         if known is not None and skip:
-            _recall(known, seqno, skip, outcome)
+            # What a carrier sends again is the last that it sent: all before is safe. Its numbers
+            # have gaps, and refused it would wait for ever in the outbox of another queue.
+            carried = publisher is not None and is_carrier(publisher)
+            remembered_from = 0 if carried else known.remembered_from
+            _recall(known, seqno, skip, remembered_from, outcome)
         before_stored, before_answers = len(outcome.stored), len(outcome.answers)
         if skip < count:
             objection = self._objection_to_any(context, batch) if command.atomic else None
@@ -656,7 +661,9 @@ def _attributes(attrs: Any) -> tuple[bytes, Asked] | str:
     return subject, wanted
 
 
-def _recall(known: StreamPublisher, seqno: int, count: int, outcome: Outcome) -> None:
+def _recall(
+    known: StreamPublisher, seqno: int, count: int, remembered_from: int, outcome: Outcome
+) -> None:
     """What became of messages that came before."""
     last = seqno + count - 1
     found: list[tuple[int, int, int, Answer | None]] = [
@@ -665,9 +672,10 @@ def _recall(known: StreamPublisher, seqno: int, count: int, outcome: Outcome) ->
     found += [(first, end, 0, answer) for first, end, answer in known.answers.pieces(seqno, last)]
     number = seqno
     for first, end, sequence, answer in [*sorted(found), (last + 1, last, 0, None)]:
-        # Of what is between them nobody knows any more as what it was stored.
+        # Of what is between them nobody knows any more as what it was stored, or whether it was.
         outcome.answers += [
-            (forgotten - seqno, (errors.DUPLICATE, 0)) for forgotten in range(number, first)
+            (each - seqno, (errors.FORGOTTEN if each < remembered_from else errors.DUPLICATE, 0))
+            for each in range(number, first)
         ]
         number = end + 1
         if answer is not None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 #: No error: a message with its id was stored before, under the number that comes with it. 0: of a
-#: batch that came before, and what it was answered is forgotten.
+#: batch that came before, was stored, and under which number is forgotten.
 DUPLICATE: Final = 0
 #: No error: stored under the number that comes with it when this batch, or some of it, came before.
 #: To its publisher that is as if it were stored now.
 STORED: Final = -1
 
+#: Of a batch that came before, and nobody knows any more whether it was stored: "temporarily
+#: unavailable", for which clients publish again. As a duplicate it would be taken for stored.
+FORGOTTEN: Final = 10008
 MESSAGE_TOO_LARGE: Final = 10054
 WRONG_STREAM: Final = 10060
 SUBJECTS_OVERLAP: Final = 10065

@@ -31,6 +31,13 @@ class StreamPublisher(PublisherState):
     stored: RangeMap[int] = field(default_factory=RangeMap[int])
     answers: RangeMap[Answer] = field(default_factory=RangeMap[Answer])
 
+    @property
+    def remembered_from(self) -> int:
+        """Lower numbers that are not in `stored` either may have been refused. What is in neither
+        map from here on was stored: of answers only the lowest runs are ever cut.
+        """
+        return 0 if self.answers.range_count < RUNS_MAX else self.answers.head[0]
+
     def note(
         self,
         seqno: int,

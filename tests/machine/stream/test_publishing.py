@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import (
     ATTR_SUBJECT,
     BodyPart,
@@ -328,6 +328,73 @@ def test_of_many_runs_the_last_ones_can_be_answered_again():
     assert s.publish("a", publisher="n1", seqno=1) == Enqueued(
         0, 0, 1, [], {0: [errors.DUPLICATE, 0]}
     )
+
+
+def compared(s: Streams, seqno: int, count: int, publisher: str = "~p") -> Any:
+    """So many pairs: an update of a revision that never was, and a plain message."""
+    asked = [{ASKED_LAST_SUBJECT: 99}, None] * count
+    reply = s.publish(*["k", "o"] * count, publisher=publisher, seqno=seqno, asked=asked)
+    return {place: answer[0] for place, answer in reply.answers.items()}, reply
+
+
+@pytest.mark.parametrize("version", [4, MACHINE_VERSION])
+def test_what_was_refused_is_never_a_duplicate_however_much_was(version: int):
+    s = Streams(copies=False, version=version)
+    s.stored("k")
+    first, _ = compared(s, 1, 1_500)
+    compared(s, 3_001, 1_500)
+
+    again, reply = compared(s, 1, 1_500)
+
+    wrong = dict.fromkeys(range(0, 3_000, 2), errors.WRONG_LAST_SEQUENCE)
+    assert {place: code for place, code in first.items() if code > 0} == wrong
+    assert again == dict.fromkeys(range(3_000), errors.FORGOTTEN)
+    assert reply.refused == [(0, 2_999)]
+    assert (reply.stored, reply.duplicates) == (0, 0)
+    assert compared(s, 3_001, 1_500)[0].items() >= wrong.items()
+
+
+def test_a_restored_stream_refuses_what_it_forgot():
+    s = Streams()
+    for seqno in range(1, 4_001, 500):
+        compared(s, seqno, 250)
+
+    again = [compared(s, seqno, 250)[0] for seqno in range(1, 4_001, 500)]
+
+    assert all(each[place] > 0 for each in again for place in range(0, 500, 2))
+    assert set(again[0].values()) == {errors.FORGOTTEN}
+    assert again[-1] == dict.fromkeys(range(0, 500, 2), errors.WRONG_LAST_SEQUENCE)
+
+
+def test_what_was_stored_is_a_duplicate_though_nobody_knows_its_sequence():
+    s = Streams(copies=False)
+    for number in range(1, 1_101):
+        s.publish("a", publisher="n1", seqno=number)
+        s.stored("x")
+    compared(s, 1_101, 100, "n1")
+
+    assert s.answers("a", publisher="n1", seqno=1) == {0: [errors.DUPLICATE, 0]}
+
+
+def test_a_refused_atomic_batch_that_is_forgotten_is_refused_as_a_whole():
+    s = Streams(copies=False, allow_atomic=True)
+    first = s.answers("k", "k", publisher="~p", seqno=1, asked={ASKED_LAST: 99}, atomic=True)
+    compared(s, 3, 1_500)
+    compared(s, 3_003, 1)
+
+    again = s.answers("k", "k", publisher="~p", seqno=1, asked={ASKED_LAST: 99}, atomic=True)
+
+    assert [each[0] for each in first.values()] == [errors.WRONG_LAST_SEQUENCE] * 2
+    assert [each[0] for each in again.values()] == [errors.FORGOTTEN] * 2
+
+
+def test_what_a_carrier_sent_before_is_safe_though_it_is_forgotten():
+    """Refused, it would wait for ever in the outbox of the other queue."""
+    s = Streams(copies=False)
+    compared(s, 1, 1_500, "dlx:7")
+    compared(s, 3_001, 1_500, "dlx:7")
+
+    assert s.answers("k", publisher="dlx:7", seqno=2) == {0: [errors.DUPLICATE, 0]}
 
 
 # --- what is no message ---------------------------------------------------------------------------
