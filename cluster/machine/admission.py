@@ -4,7 +4,9 @@ What a queue remembers of its publishers makes that a repeated publish is stored
 publisher numbers its messages densely; the queue remembers the last number, and which of the recent
 ones it refused, so that a resend gets the answer of the first time. A publisher that is idle for
 long is forgotten, by the time of the log, and starts at 1 again; names that begin with `~` are made
-up by clients for one run and are forgotten sooner.
+up by clients for one run and are forgotten sooner. Of what was refused only the last
+`REFUSED_RANGES_MAX` runs are remembered. A resend of lower numbers is answered as refused:
+published once more a message may be there twice, but none is confirmed that is not there.
 
 Names that begin with `dlx:` are the nodes' own: carriers of dead letters from another group, one a
 source queue. Their numbers are those of the source's outbox, so they grow and may skip some, which
@@ -46,6 +48,7 @@ from cluster.machine.uploads import NONE_LARGE, Large, Uploads
 
 _SUM_BYTES = 16
 _SUMS = 1 << (8 * _SUM_BYTES)
+SEQNO_MAX = 1 << 62
 PUBLISHER_IDLE_MS = 7 * 24 * 3_600_000
 EPHEMERAL_PUBLISHER_IDLE_MS = 3_600_000
 EPHEMERAL_PREFIX = "~"
@@ -55,7 +58,10 @@ COPY_PREFIX = f"{CARRIER_PREFIX}copy:"
 #: From when on a cycle is one of dead letters, and no order to bring them back.
 REPLAYS_SINCE = 5
 PUBLISHERS_MAX = 100_000  # per queue; over it the one idle longest is forgotten
-REFUSED_RANGES_MAX = 1_024  # a publisher
+REFUSED_RANGES_MAX = 1_024  # a publisher; a single command may have more
+#: From this machine version on all that one command was refused is kept, so that at least the last
+#: one of a publisher is answered as the first time.
+REFUSED_OF_COMMAND_SINCE = 5
 DEDUP_IDS_MAX = 1_000_000  # per queue
 #: Ids that begin so are kept by every queue, also by one that keeps no duplicates out: who moves
 #: messages between brokers gives them, and may have to send the last ones again.
@@ -74,6 +80,16 @@ class PublisherState:
     last: int  # highest number answered
     seen_ms: int
     refused: RangeMap[None] | None = None  # numbers at or below `last`
+
+    @property
+    def remembered_from(self) -> int:
+        """Of lower numbers it may be forgotten that they were refused. Only the lowest runs are
+        cut, and a map of which some were cut stays full.
+        """
+        refused = self.refused
+        if refused is None or refused.range_count < REFUSED_RANGES_MAX:
+            return 0
+        return refused.head[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -96,9 +112,16 @@ class Publishers:
         return self._kinds[name.startswith(EPHEMERAL_PREFIX)].get(name)
 
     def answered(
-        self, name: str, last: int, now_ms: int, refused: Sequence[tuple[int, int]]
+        self,
+        name: str,
+        last: int,
+        now_ms: int,
+        refused: Sequence[tuple[int, int]],
+        keep_from: int = SEQNO_MAX,
     ) -> None:
-        """Numbers up to `last` have their answer; those in `refused` were refused."""
+        """Numbers up to `last` have their answer; those in `refused` were refused. What was refused
+        from `keep_from` on is not forgotten now.
+        """
         kind = self._kinds[name.startswith(EPHEMERAL_PREFIX)]
         publisher = kind.get(name)
         if publisher is None:
@@ -115,8 +138,9 @@ class Publishers:
                 publisher.refused = RangeMap()
             for first, end in refused:
                 publisher.refused.put(first, end, None)
-            while publisher.refused.range_count > REFUSED_RANGES_MAX:
-                publisher.refused.cut(*publisher.refused.head)
+            kept = publisher.refused
+            while kept.range_count > REFUSED_RANGES_MAX and kept.head[1] < keep_from:
+                kept.cut(*kept.head)
 
     def _forget_idle(self, now_ms: int) -> None:
         named, ephemeral = self._kinds
@@ -135,7 +159,7 @@ class Publishers:
 
     def load(self, rows: Sequence[Any]) -> None:
         for name, last, seen_ms, refused in rows:
-            self.answered(name, last, seen_ms, refused)
+            self.answered(name, last, seen_ms, refused, keep_from=1)
 
     def invariants(self) -> None:
         for kind in self._kinds:
@@ -213,7 +237,6 @@ def _hash_of(dedup_id: str, at_ms: int) -> int:
     return int.from_bytes(blake2b(data, digest_size=_SUM_BYTES).digest(), "big")
 
 
-SEQNO_MAX = 1 << 62
 BODIES_MAX = 1 << 20  # in one command
 NAME_CHARS_MAX = 512
 ONLY_BYTES = frozenset((bytes,))
@@ -409,7 +432,9 @@ class QueueAdmission:
         if command.publisher is not None:
             seqno, answered = command.seqno, gaps[0][0] if in_order and gaps else len(sizes)
             kept = [] if carried else [(seqno + start, seqno + end) for start, end in gaps]
-            self.publishers.answered(command.publisher, seqno + answered - 1, context.now_ms, kept)
+            keep_from = seqno if context.version >= REFUSED_OF_COMMAND_SINCE else SEQNO_MAX
+            last = seqno + answered - 1
+            self.publishers.answered(command.publisher, last, context.now_ms, kept, keep_from)
         return Enqueued(first, _count(accepted), duplicates, joined([*before, *gaps]))
 
     def _store(
@@ -541,11 +566,16 @@ def _extend(runs: list[Run], run: Run) -> None:
 
 
 def _refused_before(known: PublisherState | None, seqno: int, count: int) -> list[tuple[int, int]]:
-    """Which of the repeated messages were refused the first time, as offsets."""
+    """Which of the repeated messages were refused the first time, as offsets; also those of which
+    that is forgotten.
+    """
     if known is None or known.refused is None or not count:
         return []
-    pieces = known.refused.pieces(seqno, seqno + count - 1)
-    return [(first - seqno, last - seqno) for first, last, _ in pieces]
+    end = seqno + count - 1
+    found = [(first, last) for first, last, _ in known.refused.pieces(seqno, end)]
+    if seqno < known.remembered_from:
+        found = joined([(seqno, min(end, known.remembered_from - 1)), *found])
+    return [(first - seqno, last - seqno) for first, last in found]
 
 
 def _count(ranges: Sequence[tuple[Any, ...]]) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.machine import QueueMachine
+from cluster.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine.admission import REFUSED_OF_COMMAND_SINCE, REFUSED_RANGES_MAX
 from cluster.machine.commands import CreateQueue, Enqueue, QueueConfig
 from cluster.machine.replies import Enqueued, Refused
 from cluster.types import QueueId, Stamp
@@ -67,3 +69,94 @@ def test_what_is_confirmed_is_stored_once_in_order_whichever_frames_do_not_arriv
             confirmed.append(bodies[number])
 
     assert log.stored == bodies
+
+
+# --- what was refused, and sent again -------------------------------------------------------------
+
+FULL = QueueConfig(max_length_bytes=100_000, overflow="reject-publish")
+
+
+def full_queue(version: int) -> QueueMachine:
+    """It has room for bodies of a byte, and for no large one."""
+    machine = QueueMachine(version)
+    machine.apply(Stamp(1, 1, 1_000_000), CreateQueue(QUEUE, "/", "q", FULL))
+    return machine
+
+
+def sent(machine: QueueMachine, seqno: int, count: int, publisher: str = "~p") -> Enqueued:
+    """Every other one of these is refused, if they are new."""
+    bodies = [b"x" if number % 2 else b"y" * 100_001 for number in range(count)]
+    stamp = Stamp(seqno + 1, 1, 1_000_000)
+    reply = machine.apply(stamp, Enqueue(QUEUE, publisher, seqno, bodies)).reply
+    assert isinstance(reply, Enqueued)
+    return reply
+
+
+def places(reply: Enqueued) -> set[int]:
+    return {place for first, last in reply.refused for place in range(first, last + 1)}
+
+
+@pytest.mark.parametrize("version", [1, 4, MACHINE_VERSION])
+@pytest.mark.parametrize("restored", [False, True])
+def test_what_was_refused_is_never_a_duplicate_however_much_was(version: int, restored: bool):
+    machine = full_queue(version)
+    starts = range(1, 4_001, 500)
+    first = {seqno: sent(machine, seqno, 500) for seqno in starts}
+    if restored:
+        snapshot = machine.snapshot()
+        machine = QueueMachine()
+        machine.restore(snapshot)
+        assert machine.snapshot() == snapshot
+
+    again = {seqno: sent(machine, seqno, 500) for seqno in starts}
+
+    for seqno in starts:
+        assert places(first[seqno]) <= places(again[seqno])
+        assert again[seqno].stored == 0
+        assert again[seqno].duplicates == 500 - len(places(again[seqno]))
+    assert again[1].duplicates == 0, "nobody knows what of it was stored"
+    assert again[3_501] == Enqueued(0, 0, 250, first[3_501].refused)
+
+
+def test_of_one_command_all_that_was_refused_is_remembered_from_version_5_on():
+    machine = full_queue(REFUSED_OF_COMMAND_SINCE)
+    first = sent(machine, 1, 4_096)
+    snapshot = machine.snapshot()
+
+    again = sent(machine, 1, 4_096)
+    restored = QueueMachine()
+    restored.restore(snapshot)
+
+    assert len(first.refused) == 2_048
+    assert again == Enqueued(0, 0, 2_048, first.refused)
+    assert sent(restored, 1, 4_096) == again
+    restored.invariants()
+
+
+def test_of_one_command_what_was_refused_is_refused_again_before_version_5():
+    machine = full_queue(REFUSED_OF_COMMAND_SINCE - 1)
+    first = sent(machine, 1, 4_096)
+
+    again = sent(machine, 1, 4_096)
+
+    assert places(first) < places(again)
+    assert again.duplicates == 1_024
+
+
+def test_what_comes_again_with_something_new_is_not_confirmed_either():
+    machine = full_queue(MACHINE_VERSION)
+    first = sent(machine, 1, 3_000)
+    sent(machine, 3_001, 3_000)
+
+    again = sent(machine, 1, 6_001)
+
+    assert places(first) <= places(again)
+    assert 6_000 in places(again)
+
+
+def test_fewer_refusals_than_are_remembered_are_told_exactly():
+    machine = full_queue(MACHINE_VERSION)
+    first = sent(machine, 1, 2 * REFUSED_RANGES_MAX - 2)
+    sent(machine, 1, 3_000, "another")
+
+    assert sent(machine, 1, 2 * REFUSED_RANGES_MAX - 2).refused == first.refused
