@@ -460,8 +460,9 @@ class Fetch:
 
 @value
 class Acknowledge:
-    """What became of deliveries of a stream's consumer. Sequences that it does not hold are passed
-    over: acknowledgements may come late, or twice. Since machine version 4.
+    """What became of deliveries of a stream's consumer. Where clients do not acknowledge, who leads
+    the stream does, once it has sent them. Sequences that it does not hold are passed over:
+    acknowledgements may come late, or twice. Since machine version 4.
     """
 
     queue: QueueId

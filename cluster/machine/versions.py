@@ -18,6 +18,7 @@ new machine version on.
 | 4       | 0.3     | streams |
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
+|         |         | what nobody acknowledges is held until it was sent; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |
@@ -45,6 +46,9 @@ FEDERATION_SINCE: Final = 5
 
 #: From when on states know the era of their log, which a recovery or a restore begins.
 ERAS_SINCE: Final = 5
+
+#: From when on who does not acknowledge holds messages of interest until they are sent.
+SENT_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

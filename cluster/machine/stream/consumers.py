@@ -160,7 +160,10 @@ class StreamConsumer:
         requests: Sequence[tuple[int, int, int]],
         now_ms: int,
         overhead: int = 0,
+        *,
+        holds: bool,
     ) -> list[Given]:
+        """`holds`: what it gets is held until somebody says that it was sent, or acknowledged."""
         given: list[Given] = []
         left = FETCHED_MAX
         for number, count, size in requests:
@@ -169,7 +172,7 @@ class StreamConsumer:
                 if self.again:
                     self._give_again(retained, request, now_ms)
                 else:
-                    self._give_new(retained, request, now_ms)
+                    self._give_new(retained, request, now_ms, holds=holds)
             if request.chunks or request.note:
                 given.append(Given(number, request.chunks, request.note))
                 left -= max(0, min(count, left) - request.count)
@@ -190,7 +193,7 @@ class StreamConsumer:
             chunk = StreamChunk(sequence, bodies, self.delivered, count, self.pending, stored_ms)
             request.chunks.append(chunk)
 
-    def _give_new(self, retained: Retained, request: _Request, now_ms: int) -> None:
+    def _give_new(self, retained: Retained, request: _Request, now_ms: int, *, holds: bool) -> None:
         most = min(request.count, self.room)
         if self.picked:
             first, last = self.picked.head
@@ -209,7 +212,7 @@ class StreamConsumer:
             self.picked.cut(first, last)
         else:
             self.cursor = last + 1
-        if self.settings.ack_policy != "none":
+        if holds:
             due_ms = self._due_ms(1, now_ms)
             self._hold(first, last, Held(self.delivered + 1 - first, 1, due_ms), fresh=True)
         for start, end, bodies, stored_ms in retained.pieces(first, last):
@@ -220,7 +223,7 @@ class StreamConsumer:
             self.pending -= end - start + 1
         self.delivered_stream = last
         self.delivered_ms = now_ms
-        if self.settings.ack_policy == "none":
+        if not (holds or self.held):
             self.floor, self.floor_stream = self.delivered, last
 
     def _weights(
@@ -288,7 +291,8 @@ class StreamConsumer:
 
     def acknowledged(self, now_ms: int) -> None:
         """Something was: the floor may rise."""
-        self.floor_ms = now_ms
+        if self.settings.ack_policy != "none":
+            self.floor_ms = now_ms
         self.raise_floor()
 
     def raise_floor(self) -> None:
@@ -319,6 +323,8 @@ class StreamConsumer:
         False: the latter.
         """
         most = self.settings.deliveries_max
+        if self.settings.ack_policy == "none":
+            most = None  # nobody knows that it was sent even once
         if most is not None and held.deliveries >= most:
             self.held.cut(first, last)
             self.exhausted.put(first, last, None)
@@ -422,6 +428,8 @@ class StreamConsumer:
     # --- looking, and snapshots -------------------------------------------------------------------
 
     def info(self) -> ConsumerInfo:
+        """Who does not acknowledge has nothing to acknowledge: what is held then is on its way."""
+        acknowledges = self.settings.ack_policy != "none"
         again = sum(last - first + 1 for first, last, held in self.held if held.deliveries > 1)
         return ConsumerInfo(
             delivered_consumer=self.delivered,
@@ -430,7 +438,7 @@ class StreamConsumer:
             floor_consumer=self.floor,
             floor_stream=self.floor_stream,
             last_ack_ms=self.floor_ms,
-            ack_pending=self.held.count,
+            ack_pending=self.held.count if acknowledges else 0,
             redelivered=again + self.exhausted.count,
             pending=self.pending,
         )

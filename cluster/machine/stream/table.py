@@ -39,6 +39,7 @@ from cluster.machine.stream.retained import Retained
 from cluster.machine.stream.settings import ConsumerSettings, StreamSettings, overlap
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
+from cluster.machine.versions import SENT_SINCE
 from cluster.types import ConsumerKey
 
 CONSUMERS_MAX: Final = 65_536
@@ -212,12 +213,23 @@ class ConsumerTable:
         consumer = self.by_name.get(command.name)
         if consumer is None:
             return self._missing(command.name)
-        given = consumer.fetch(self._retained, command.requests, context.now_ms, command.overhead)
+        retention, policy = self.settings.retention, consumer.settings.ack_policy
+        # Where messages go once those who want them have them, also who does not acknowledge holds
+        # them until its leader says that they were sent. Before version 5 they went here: before
+        # anybody could read and send them.
+        sent_later = retention != "limits" and context.version >= SENT_SINCE
+        given = consumer.fetch(
+            self._retained,
+            command.requests,
+            context.now_ms,
+            command.overhead,
+            holds=policy != "none" or sent_later,
+        )
         self._wake(consumer)
         if (recorder := self._identity.recorder) is not None:
             for each in given:
                 recorder.handed(self._identity, consumer.key, command.name, each.chunks)
-        if consumer.settings.ack_policy == "none" and self.settings.retention != "limits":
+        if policy == "none" and retention != "limits" and not sent_later:
             for each in given:
                 for chunk in each.chunks:
                     self._are_done(chunk.first, chunk.first + chunk.bodies.count - 1)
@@ -236,7 +248,7 @@ class ConsumerTable:
             ranges = command.done
         for first, last in ranges:
             if first <= last:
-                if consumer.settings.sampled:
+                if consumer.settings.sampled and policy != "none":
                     self._sample(context, consumer, first, last)
                 count += self._done(consumer, first, last)
         reasons = dict(command.reasons)

@@ -417,9 +417,10 @@ class Model:
                     consumer.cursor = sequence + 1
                 held = Delivery(consumer.delivered, 1, 0)
                 consumer.delivered_stream = sequence
-                if consumer.settings.ack_policy != "none":
+                retains = self.settings.retention == "limits"
+                if consumer.settings.ack_policy != "none" or not retains:
                     consumer.held[sequence] = held
-                else:
+                elif not consumer.held:
                     consumer.floor, consumer.floor_stream = consumer.delivered, sequence
             held.due_ms = self.now_ms + consumer.wait_ms(held.count)
             pending = len(self.pending(consumer))
@@ -475,6 +476,8 @@ class Model:
     def wait_again(self, consumer: ModelConsumer, sequence: int) -> None:
         held = consumer.held[sequence]
         most = consumer.settings.deliveries_max
+        if consumer.settings.ack_policy == "none":
+            most = None
         if most is not None and held.count >= most:
             del consumer.held[sequence]
             consumer.exhausted.add(sequence)

@@ -407,8 +407,49 @@ def test_by_interest_each_goes_when_all_who_want_it_have_it():
     assert s.held() == {}
 
 
-def test_who_does_not_acknowledge_has_it_when_it_is_delivered():
+@pytest.mark.parametrize("retention", ["interest", "workqueue"])
+def test_who_does_not_acknowledge_has_it_when_it_was_sent(retention: str):
+    s = Streams(retention=retention)
+    s.consumer(ack_policy="none", max_ack_pending=1, sample_freq="100")
+    s.stored("a", "a", "a")
+    assert s.fetch(2) == [1, 2], "a limit of what is not acknowledged does not count"
+    assert s.held() == {1: "a", 2: "a", 3: "a"}, "nobody has read them yet"
+    assert s.of().info().ack_pending == 0
+
+    assert s.ack(1, 2) == 2
+    assert s.effects == [], "not a sample of how long a client took"
+    assert s.held() == {3: "a"}
+    info = s.of().info()
+    assert (info.floor_stream, info.floor_consumer, info.last_ack_ms) == (2, 2, 0)
+
+
+def test_what_nobody_said_that_it_was_sent_comes_again_however_seldom_it_shall():
     s = Streams(retention="interest")
+    s.consumer(ack_policy="none", ack_wait=100 * MS, max_deliver=1)
+    s.stored("a")
+    s.fetch()
+    s.at(100)
+    assert s.advisories == []
+    assert s.fetch() == [1]
+    s.ack(1)
+    assert s.held() == {}
+
+
+def test_a_stream_that_becomes_one_of_limits_holds_what_is_on_its_way():
+    s = Streams(retention="interest")
+    s.consumer(ack_policy="none")
+    s.stored("a", "a")
+    s.fetch(1)
+    s.configure()
+    assert s.fetch() == [2]
+    assert s.of().info().floor_stream == 0
+    s.ack(1)
+    assert s.of().info().floor_stream == 2
+    assert s.held() == {1: "a", 2: "a"}
+
+
+def test_before_version_5_it_had_it_when_it_was_handed_out():
+    s = Streams(version=4, retention="interest")
     s.consumer(ack_policy="none")
     s.stored("a", "a")
     assert s.fetch(1) == [1]

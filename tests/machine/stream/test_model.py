@@ -205,17 +205,11 @@ class Both:
             assert isinstance(reply, Refused)
             return
         assert isinstance(reply, Fetched)
-        consumer = self.model.consumers[name]
         expected: dict[int, Any] = {}
-        handed: list[int] = []
         for number, count, size in requests:
             messages, note = self.model.fetch(name, count, size)
-            handed += [sequence for sequence, *_ in messages]
             if messages or note:
                 expected[number] = messages, note
-        if consumer.settings.ack_policy == "none":
-            for sequence in handed:
-                self.model.acknowledged(sequence)
         got = {
             number: (
                 [

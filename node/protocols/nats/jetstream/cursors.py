@@ -195,18 +195,13 @@ class Cursors:
 
 
 def _rows(feed: Feed, fetching: Fetching) -> Iterable[Sequence[Any]]:
-    stream = feed.stream
-    if stream is None:
-        return
-    id_at, name_of = stream.retained.id_at, stream.retained.subjects.name_of
     headers_only = feed.config.get("headers_only")
-    for chunk, bodies in fetching.chunks:
-        for sequence, (body, meta) in enumerate(bodies, chunk.first):
-            subject_id = id_at(sequence)
-            if subject_id:  # else it was deleted since
+    for chunk, bodies, subjects in fetching.chunks:
+        named = zip(bodies, subjects, strict=False)
+        for sequence, ((body, meta), subject) in enumerate(named, chunk.first):
+            if subject is not None:  # else it was deleted since
                 body = b"" if headers_only else body
-                subject, stored_ms = name_of(subject_id), stream.retained.time_of(sequence)
-                message = StreamMessage(sequence, body, meta, subject, stored_ms)
+                message = StreamMessage(sequence, body, meta, subject, chunk.stored_ms)
                 yield packed(message), chunk.delivery_count
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
 
 from cluster.groups.group_like import GroupLike
-from cluster.groups.outcome import Outcome
+from cluster.groups.outcome import Outcome, decided
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Command, DropConsumer, Fetch
+from cluster.machine.commands import Acknowledge, Command, DropConsumer, Fetch
 from cluster.machine.replies import Fetched, StreamChunk
 from cluster.machine.stream.consumers import TOO_LARGE, StreamConsumer
 from cluster.machine.stream.stream import Stream
@@ -84,7 +85,8 @@ class Fetching:
     __slots__ = ("chunks", "done")
 
     def __init__(self) -> None:
-        self.chunks: list[tuple[StreamChunk, Bodies]] = []
+        #: The names of their subjects, too; None: deleted since.
+        self.chunks: list[tuple[StreamChunk, Bodies, Sequence[bytes | None]]] = []
         #: Why it ended, as a status; empty: it got all that it wanted.
         self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -370,6 +372,7 @@ class Feed:
                 self.pulls.got(number, count, size, now_s)
         for number in too_large:
             self._too_large(number, now_s)
+        self._say_sent(loaded)
         self._fetching = False
         self._say(self.pulls.take_sayings())
         rate = self.config.get("rate_limit_bps") or 0
@@ -388,6 +391,30 @@ class Feed:
             self.wake()
         self._set_timer()
 
+    def _say_sent(self, loaded: Sequence[_Loaded]) -> None:
+        """What is held although clients do not acknowledge is done with: see `Fetch.apply`. Should
+        this node fail before that, the next leader sends it once more.
+        """
+        held = self.consumer.held
+        if not held or self.consumer.settings.ack_policy != "none":
+            return
+        sent: list[tuple[int, int]] = []
+        for _, chunk, bodies in loaded:
+            if bodies is not None:
+                last = chunk.first + len(bodies) - 1
+                sent += [(start, end) for start, end, _ in held.pieces(chunk.first, last)]
+        if sent:
+            self._acknowledge(Acknowledge(self.info.queue, self.name, sent))
+
+    def _acknowledge(self, command: Acknowledge) -> None:
+        if not self.over:
+            self._propose(command, partial(self._acknowledged, command))
+
+    def _acknowledged(self, command: Acknowledge, outcome: Outcome) -> None:
+        """Until it is known: else what was sent would come twice, and stay in the stream."""
+        if not decided(outcome):
+            self._loop.call_later(AGAIN_S, self._acknowledge, command)
+
     def _wait_until(self, turn_s: float) -> None:
         self._turn_s = turn_s
         self._loop.call_at(turn_s + TIMER_EARLY_S, self.wake)
@@ -404,11 +431,21 @@ class Feed:
             if waiting is None or fetching is None:
                 rest.append((number, chunk, bodies))
             else:
-                fetching.chunks.append((chunk, bodies or ()))
+                # Now, since what nobody acknowledges may be gone from the stream soon.
+                found = bodies or ()
+                fetching.chunks.append((chunk, found, self._subjects_of(chunk, found)))
                 served.append(fetching)
         for fetching in served:
             fetching.end(b"")
         return rest
+
+    def _subjects_of(self, chunk: StreamChunk, bodies: Bodies) -> Sequence[bytes | None]:
+        stream = self.stream
+        if stream is None or not bodies:
+            return ()
+        retained = stream.retained
+        ids, name_of = retained.ids_of(chunk.first, len(bodies)), retained.subjects.name_of
+        return [name_of(each) if each else None for each in ids]
 
     def _pin_header(self) -> Sequence[tuple[str, object]]:
         """What each message says besides its own headers."""
