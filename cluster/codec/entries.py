@@ -226,6 +226,8 @@ STREAMS_SINCE = 4
 ATOMIC_SINCE = 5
 #: Of deliveries that are given up.
 REASONS_SINCE = 5
+#: And of those that were sent to nobody.
+UNSENT_SINCE = 5
 #: And batches that come from another stream.
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
@@ -403,9 +405,10 @@ _COMMANDS: dict[int, Layout] = {
             "working": _integers,
             "never": _integers,
             "reasons": _rows(int, str),
+            "unsent": _rows(int, int, int, int),
         },
         since=STREAMS_SINCE,
-        fields_since={"reasons": REASONS_SINCE},
+        fields_since={"reasons": REASONS_SINCE, "unsent": UNSENT_SINCE},
     ),
     32: Layout(
         commands.Transaction,

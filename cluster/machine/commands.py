@@ -474,6 +474,9 @@ class Acknowledge:
     never: Sequence[int] = ()  # not delivered any more
     #: (sequence, why) of some of the latter. Since machine version 5.
     reasons: Sequence[tuple[int, str]] = ()
+    #: (first, last, consumer's number of the first, delivery count): handed out, and sent to nobody
+    #: since who asked had left. Next again, as if they had not been. Since machine version 5.
+    unsent: Sequence[tuple[int, int, int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

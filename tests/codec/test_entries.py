@@ -172,6 +172,7 @@ SAMPLES_V5: dict[str, Any] = {
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_schedules": True})
     ),
     "put_consumer_anew": c.PutConsumer(1, {"name": "c"}, "update", 7),
+    "acknowledge_unsent": c.Acknowledge(1, "c", (), unsent=((3, 5, 4, 1),)),
     "acknowledge_reasons": c.Acknowledge(1, "c", (), (), (), (10,), ((10, "why"),)),
     "create_stream_counter": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_counter": True})
@@ -430,6 +431,8 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.lists(st.tuples(numbers, st.text(max_size=4)), max_size=2).map(tuple)
     if name == "requests":
         return deliveries
+    if name == "unsent":
+        return st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=2).map(tuple)
     if name in ("working", "never"):
         return st.lists(numbers, max_size=3).map(tuple)
     if name == "stream":

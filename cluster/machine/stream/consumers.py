@@ -36,13 +36,15 @@ DEADLINES_SLACK: Final = 64
 NUMBER_MAX: Final = 1 << 62
 #: So many given back are taken out of the waiting ones one by one.
 TAKEN_ONE_BY_ONE: Final = 8
+#: Stands for a moment only.
+NEVER_DUE: Final = TIME_MS_MAX
 
 
 class Held(NamedTuple):
     """Of messages that are to be acknowledged."""
 
     ahead: int  # the consumer's number of the first delivery, less the sequence
-    deliveries: int  # so far
+    deliveries: int  # so far; 0: it was sent to nobody
     due_ms: int  # to be acknowledged by then; 0: it waits to be delivered again
 
 
@@ -170,7 +172,7 @@ class StreamConsumer:
             request = _Request(min(count, left), size, overhead)
             while request.count > 0 and not request.note and self.may_fetch:
                 if self.again:
-                    self._give_again(retained, request, now_ms)
+                    self._give_again(retained, request, now_ms, holds=holds)
                 else:
                     self._give_new(retained, request, now_ms, holds=holds)
             if request.chunks or request.note:
@@ -178,7 +180,9 @@ class StreamConsumer:
                 left -= max(0, min(count, left) - request.count)
         return given
 
-    def _give_again(self, retained: Retained, request: _Request, now_ms: int) -> None:
+    def _give_again(
+        self, retained: Retained, request: _Request, now_ms: int, *, holds: bool
+    ) -> None:
         sequence = self.again[0]
         if not request.fitting(self._weights(retained, request, sequence, sequence)):
             return
@@ -188,7 +192,11 @@ class StreamConsumer:
         count = held.deliveries + 1
         self.delivered += 1
         self.delivered_ms = now_ms
-        self._hold(sequence, sequence, Held(held.ahead, count, self._due_ms(count, now_ms)))
+        if holds:
+            self._hold(sequence, sequence, Held(held.ahead, count, self._due_ms(count, now_ms)))
+        else:
+            self.held.cut(sequence, sequence)
+            self.raise_floor()
         for _, _, bodies, stored_ms in retained.pieces(sequence, sequence):
             chunk = StreamChunk(sequence, bodies, self.delivered, count, self.pending, stored_ms)
             request.chunks.append(chunk)
@@ -333,6 +341,33 @@ class StreamConsumer:
         self.again.extend(range(first, last + 1))
         return True
 
+    def take_back(
+        self, retained: Retained, unsent: Sequence[tuple[int, int, int, int]], holds: bool
+    ) -> None:
+        """See `Acknowledge.unsent`. They come before all others, in their order."""
+        for first, last, number, count in reversed(unsent):
+            if not 0 < first <= last < self.cursor or count < 1:
+                continue
+            if not holds and 0 < number <= self.delivered - (last - first):
+                self._hold_unsent(retained, first, last, Held(number - first, count, NEVER_DUE))
+            for start, end, held in reversed(self.held.pieces(first, last)):
+                if held.due_ms and held.deliveries == count:  # else they were delivered since
+                    self.held.assign(start, end, held._replace(deliveries=count - 1, due_ms=0))
+                    self.again.extendleft(range(end, start - 1, -1))
+
+    def _hold_unsent(self, retained: Retained, first: int, last: int, held: Held) -> None:
+        """As if they had been held, whoever does not acknowledge."""
+        found = list(retained.extents(first, last))
+        for part in (self.held, self.picked, self.exhausted):
+            for start, end, _ in part.pieces(first, last):
+                found = [each for one in found for each in without(one, start, end)]
+        for start, end in found:
+            self.held.put(start, end, held)
+        if found:
+            below = found[0][0] - 1
+            self.floor = min(self.floor, below + held.ahead)
+            self.floor_stream = min(self.floor_stream, below)
+
     def works(self, sequence: int, now_ms: int) -> bool:
         """Its time starts anew."""
         held = self.held.get(sequence)
@@ -409,9 +444,11 @@ class StreamConsumer:
         self.floor, self.floor_stream, floor_ms = state.floor
         self.delivered_ms, self.floor_ms = min(delivered_ms, now_ms), min(floor_ms, now_ms)
         for first, last, ahead, deliveries in state.held:
-            held = Held(ahead, deliveries, self._due_ms(deliveries, now_ms))
+            due_ms = self._due_ms(deliveries, now_ms) if deliveries else 0
             for start, end in retained.extents(first, last):
-                self.held.put(start, end, held)
+                self.held.put(start, end, Held(ahead, deliveries, due_ms))
+                if not deliveries:
+                    self.again.extend(range(start, end + 1))
         self._plan_anew()
         for ranges, into in ((state.picked, self.picked), (state.exhausted, self.exhausted)):
             for first, last in ranges:
@@ -431,6 +468,7 @@ class StreamConsumer:
         """Who does not acknowledge has nothing to acknowledge: what is held then is on its way."""
         acknowledges = self.settings.ack_policy != "none"
         again = sum(last - first + 1 for first, last, held in self.held if held.deliveries > 1)
+        unsent = sum(last - first + 1 for first, last, held in self.held if not held.deliveries)
         return ConsumerInfo(
             delivered_consumer=self.delivered,
             delivered_stream=self.delivered_stream,
@@ -438,9 +476,9 @@ class StreamConsumer:
             floor_consumer=self.floor,
             floor_stream=self.floor_stream,
             last_ack_ms=self.floor_ms,
-            ack_pending=self.held.count if acknowledges else 0,
+            ack_pending=self.held.count - unsent if acknowledges else 0,
             redelivered=again + self.exhausted.count,
-            pending=self.pending,
+            pending=self.pending + unsent,
         )
 
     def dump(self) -> list[Any]:
@@ -517,7 +555,7 @@ def is_state(state: RestoreConsumer, next_sequence: int) -> bool:
         not floor_last < first <= last <= given_last
         or first + ahead <= 0
         or last + ahead > given
-        or not 0 < deliveries <= NUMBER_MAX
+        or not 0 <= deliveries <= NUMBER_MAX
         for first, last, ahead, deliveries in state.held
     ):
         return False
@@ -559,6 +597,14 @@ class _Request:
 
 
 NO_FILTER: Final = Filter(())
+
+
+def without(piece: tuple[int, int], first: int, last: int) -> list[tuple[int, int]]:
+    start, end = piece
+    if last < start or end < first:
+        return [piece]
+    parts = [(start, first - 1), (last + 1, end)]
+    return [each for each in parts if each[0] <= each[1]]
 
 
 def _ranges(held: RangeMap[Any]) -> Iterator[tuple[int, int]]:

@@ -27,7 +27,7 @@ from cluster.machine.replies import (
     Reply,
     StreamChunk,
 )
-from cluster.machine.stream.consumers import Held, StreamConsumer, is_state
+from cluster.machine.stream.consumers import Held, StreamConsumer, is_state, without
 from cluster.machine.stream.errors import (
     CONSUMER_EXISTS,
     CONSUMER_MISSING,
@@ -213,27 +213,28 @@ class ConsumerTable:
         consumer = self.by_name.get(command.name)
         if consumer is None:
             return self._missing(command.name)
-        retention, policy = self.settings.retention, consumer.settings.ack_policy
-        # Where messages go once those who want them have them, also who does not acknowledge holds
-        # them until its leader says that they were sent. Before version 5 they went here: before
-        # anybody could read and send them.
-        sent_later = retention != "limits" and context.version >= SENT_SINCE
+        holds = self._holds(context, consumer)
         given = consumer.fetch(
-            self._retained,
-            command.requests,
-            context.now_ms,
-            command.overhead,
-            holds=policy != "none" or sent_later,
+            self._retained, command.requests, context.now_ms, command.overhead, holds=holds
         )
         self._wake(consumer)
         if (recorder := self._identity.recorder) is not None:
             for each in given:
                 recorder.handed(self._identity, consumer.key, command.name, each.chunks)
-        if policy == "none" and retention != "limits" and not sent_later:
+        if not holds and self.settings.retention != "limits":
             for each in given:
                 for chunk in each.chunks:
                     self._are_done(chunk.first, chunk.first + chunk.bodies.count - 1)
         return Fetched(consumer.key, [(each.number, each.chunks, each.note) for each in given])
+
+    def _holds(self, context: ApplyContext, consumer: StreamConsumer) -> bool:
+        """Where messages go once those who want them have them, also who does not acknowledge holds
+        them until its leader says that they were sent. Before version 5 they went when they were
+        handed out: before anybody could read and send them.
+        """
+        if consumer.settings.ack_policy != "none":
+            return True
+        return self.settings.retention != "limits" and context.version >= SENT_SINCE
 
     def acknowledge(self, context: ApplyContext, command: Acknowledge) -> Reply:
         consumer = self.by_name.get(command.name)
@@ -266,6 +267,8 @@ class ConsumerTable:
                     self._again(context, consumer, sequence, sequence, held)
         for sequence in command.working:
             consumer.works(sequence, now_ms)
+        if command.unsent:
+            consumer.take_back(self._retained, command.unsent, self._holds(context, consumer))
         if count:
             consumer.acknowledged(now_ms)
         self._wake(consumer)
@@ -349,7 +352,7 @@ class ConsumerTable:
             if not left:
                 break
             for start, end in consumer.wants(subject_id, first, last):
-                left = [part for each in left for part in _without(each, start, end)]
+                left = [part for each in left for part in without(each, start, end)]
         return left
 
     def let_go(self) -> None:
@@ -441,11 +444,3 @@ def _shares(one: ConsumerSettings, other: ConsumerSettings) -> int:
         return MANY_UNFILTERED
     shared = any(overlap(a, b) for a in one.filters for b in other.filters)
     return OVERLAPPING_FILTERS if shared else 0
-
-
-def _without(piece: tuple[int, int], first: int, last: int) -> list[tuple[int, int]]:
-    start, end = piece
-    if last < start or end < first:
-        return [piece]
-    parts = [(start, first - 1), (last + 1, end)]
-    return [each for each in parts if each[0] <= each[1]]

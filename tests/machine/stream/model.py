@@ -410,6 +410,9 @@ class Model:
                 consumer.again.pop(0)
                 held = consumer.held[sequence]
                 held.count += 1
+                if not self.holds(consumer):
+                    del consumer.held[sequence]
+                    consumer.raise_floor()
             else:
                 if sequence in consumer.picked:
                     consumer.picked.remove(sequence)
@@ -417,8 +420,7 @@ class Model:
                     consumer.cursor = sequence + 1
                 held = Delivery(consumer.delivered, 1, 0)
                 consumer.delivered_stream = sequence
-                retains = self.settings.retention == "limits"
-                if consumer.settings.ack_policy != "none" or not retains:
+                if self.holds(consumer):
                     consumer.held[sequence] = held
                 elif not consumer.held:
                     consumer.floor, consumer.floor_stream = consumer.delivered, sequence
@@ -426,6 +428,26 @@ class Model:
             pending = len(self.pending(consumer))
             found.append((sequence, consumer.delivered, held.count, pending))
         return found, ""
+
+    def holds(self, consumer: ModelConsumer) -> bool:
+        return consumer.settings.ack_policy != "none" or self.settings.retention != "limits"
+
+    def unsent(self, name: str, rows: list[tuple[int, int, int]]) -> None:
+        """(sequence, consumer's number, deliveries) each."""
+        consumer = self.consumers[name]
+        for at, number, count in reversed(rows):
+            if at >= consumer.cursor:
+                continue
+            known = at in consumer.held or at in consumer.picked or at in consumer.exhausted
+            given = 0 < number <= consumer.delivered and at in self.messages
+            if given and not known and not self.holds(consumer):
+                consumer.held[at] = Delivery(number, count, 1)
+                consumer.floor = min(consumer.floor, number - 1)
+                consumer.floor_stream = min(consumer.floor_stream, at - 1)
+            held = consumer.held.get(at)
+            if held is not None and held.due_ms and held.count == count:
+                held.count, held.due_ms = count - 1, 0
+                consumer.again.insert(0, at)
 
     def acknowledged(self, sequence: int) -> None:
         if self.settings.retention == "workqueue":

@@ -435,6 +435,41 @@ def test_what_nobody_said_that_it_was_sent_comes_again_however_seldom_it_shall()
     assert s.held() == {}
 
 
+@pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+@pytest.mark.parametrize("retention", ["limits", "interest"])
+def test_what_was_sent_to_nobody_comes_next_as_if_it_was_never_handed_out(
+    policy: str, retention: str
+):
+    s = Streams(retention=retention)
+    s.consumer(ack_policy=policy, max_deliver=1, ack_wait=100 * MS)
+    s.stored("a", "a", "a", "a")
+    assert s.fetch(3) == [1, 2, 3]
+
+    assert s.ack(unsent=[(2, 3, 2, 1)]) == 0
+    assert s.ack(unsent=[(2, 3, 2, 1)]) == 0, "twice is once"
+
+    info = s.of().info()
+    floor = 1 if (policy, retention) == ("none", "limits") else 0
+    assert (info.pending, info.floor_stream, info.redelivered) == (3, floor, 0)
+    chunks = [chunk for _, found, _ in s.fetched(3).batches for chunk in found]
+    assert [(each.first, each.delivery_count) for each in chunks] == [(2, 1), (3, 1), (4, 1)]
+    s.ack(1, 2, 3, 4)
+    info = s.of().info()
+    assert (info.pending, info.ack_pending, info.floor_stream) == (0, 0, 4)
+    assert s.advisories == []
+
+
+def test_what_was_delivered_again_since_is_not_taken_back():
+    s = Streams()
+    s.stored("a")
+    s.consumer(ack_wait=100 * MS)
+    s.fetch()
+    s.at(100)
+    s.fetch()
+    s.ack(unsent=[(1, 1, 1, 1), (9, 9, 1, 1), (-1, 1, 1, 1), (1, 1, 1, 0)])
+    assert s.fetch() == []
+
+
 def test_a_stream_that_becomes_one_of_limits_holds_what_is_on_its_way():
     s = Streams(retention="interest")
     s.consumer(ack_policy="none")

@@ -95,6 +95,8 @@ class Both:
         self.model = Model("S", stream_settings(config))
         self.base = self.model.next - 1
         self.numbers = 0
+        #: By consumer: sequence, its number and deliveries.
+        self.handed: dict[str, list[tuple[int, int, int]]] = {}
         self.verbs = random.choices(
             [
                 self.publish,
@@ -103,10 +105,11 @@ class Both:
                 self.drop,
                 self.fetch,
                 self.ack,
+                self.unsent,
                 self.purge,
                 self.update,
             ],
-            [5, 3, 2, 0.3, 6, 6, 0.4, 0.3],
+            [5, 3, 2, 0.3, 6, 6, 2, 0.4, 0.3],
             k=random.randint(1, 60),
         )
 
@@ -208,6 +211,7 @@ class Both:
         expected: dict[int, Any] = {}
         for number, count, size in requests:
             messages, note = self.model.fetch(name, count, size)
+            self.handed.setdefault(name, []).extend(each[:3] for each in messages)
             if messages or note:
                 expected[number] = messages, note
         got = {
@@ -244,6 +248,18 @@ class Both:
             assert isinstance(reply, Refused)
         else:
             assert reply == Ok(self.model.acknowledge(name, done, again, working, never))
+
+    def unsent(self) -> None:
+        name = self.name()
+        handed = self.handed.get(name, [])[-8:]
+        some = self.random.sample(handed, self.random.randint(0, len(handed)))
+        rows = [(at, at, number, count) for at, number, count in some]
+        reply = self.streams.apply(Acknowledge(STREAM, name, (), unsent=rows))
+        if name in self.model.consumers:
+            assert reply == Ok(0)
+            self.model.unsent(name, some)
+        else:
+            assert isinstance(reply, Refused)
 
     def purge(self) -> None:
         random = self.random
@@ -298,8 +314,10 @@ class Both:
         assert list(stream.consumers) == list(model.consumers)
         for name, known in model.consumers.items():
             info = stream.consumers[name].info()
-            assert info.pending == len(model.pending(known))
-            assert info.ack_pending == len(known.held)
+            unsent = sum(not each.count for each in known.held.values())
+            assert info.pending == len(model.pending(known)) + unsent
+            acknowledges = known.settings.ack_policy != "none"
+            assert info.ack_pending == (len(known.held) - unsent if acknowledges else 0)
             assert (info.delivered_consumer, info.delivered_stream) == (
                 known.delivered,
                 known.delivered_stream,

@@ -84,7 +84,7 @@ def test_it_is_only_while_the_stream_is_restored():
         {"floor": (10, 2, 0)},
         {"floor": (2, 3, 0)},
         {"floor": (2, 2, -1)},
-        {"held": [(3, 4, 1, 0)]},
+        {"held": [(3, 4, 1, -1)]},
         {"held": [(3, 4, -3, 1)]},
         {"held": [(4, 3, 1, 1)]},
         {"picked": [(5, 5)]},  # less than the highest that was given
@@ -98,6 +98,13 @@ def test_what_cannot_have_been_changes_nothing(wrong: dict[str, Any]):
 
     assert s.refused(dataclasses.replace(STATE, **wrong)).code == BAD_ARGUMENT
     assert s.machine.digest() == before
+
+
+def test_what_was_sent_to_nobody_is_next():
+    s = restored()
+    assert s.apply(dataclasses.replace(STATE, held=[(3, 4, 1, 0), (6, 6, 0, 3)])) == Ok(1)
+    assert s.of().info().ack_pending == 1
+    assert s.fetch(2) == [3, 9]
 
 
 numbers = st.integers(-1, 12) | st.sampled_from([1 << 63, 1 << 80])

@@ -13,7 +13,10 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from tests.node.nats.conftest import Running
+from cluster.groups.outcome import Outcome
+from cluster.raft.member import Role
+from node.protocols.nats.jetstream.feeds import Feed
+from tests.node.nodes import Running
 from tests.testkit.waiting import WAIT_S
 
 SECOND_NS = 1_000_000_000
@@ -75,3 +78,119 @@ class TestWithoutAcknowledgements:
         info = await api(client, "CONSUMER.INFO.S.c")
         assert (info["num_ack_pending"], info["num_redelivered"]) == (0, 0)
         assert info["ack_floor"]["stream_seq"] == 5
+
+
+class Paused:
+    """What consumers are handed out; nobody is told of it until this goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting: list[Any] = []
+        self._monkeypatch = monkeypatch
+        fetched, paused = Feed._fetched, self
+
+        def wait(feed: Feed, outcome: Outcome) -> None:
+            paused.waiting.append((feed, outcome))
+
+        monkeypatch.setattr(Feed, "_fetched", wait)
+        self._fetched = fetched
+
+    async def handed(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not self.waiting:
+                await asyncio.sleep(0.001)
+
+    def go_on(self) -> None:
+        self._monkeypatch.setattr(Feed, "_fetched", self._fetched)
+        for feed, outcome in self.waiting:
+            feed._loop.call_soon_threadsafe(self._fetched, feed, outcome)
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
+    return Paused(monkeypatch)
+
+
+async def acked(client: Client, subscription: Subscription, count: int) -> list[bytes]:
+    """Each is, before the next one is looked at."""
+    found: list[bytes] = []
+    for _ in range(count):
+        message = await subscription.next_msg(WAIT_S)
+        found.append(message.data)
+        await client.request(message.reply, b"+ACK", timeout=WAIT_S)
+    return found
+
+
+class TestWhoAskedHasLeft:
+    """Between the instant at which messages were handed out, and the one at which they are sent."""
+
+    @pytest.mark.parametrize("retention", ["limits", "interest"])
+    @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+    async def test_who_asks_next_gets_what_was_for_a_request_that_ended(
+        self, client: Client, paused: Paused, policy: str, retention: str
+    ):
+        await make(client, retention, ack_policy=policy, max_deliver=1)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await pull(client, inbox, 1, 0.1)
+        await client.jetstream().publish("s", b"1")
+        await paused.handed()
+        ended = await subscription.next_msg(WAIT_S)
+        assert ended.headers is not None
+        assert ended.headers["Status"] == "408"
+
+        paused.go_on()
+        await client.jetstream().publish("s", b"2")
+        await pull(client, inbox, 2, WAIT_S)
+
+        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
+        assert await read == [b"1", b"2"]
+        if retention == "interest":
+            await emptied(client)
+
+    @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+    async def test_who_subscribes_next_gets_what_was_pushed_to_nobody(
+        self, client: Client, paused: Paused, policy: str
+    ):
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        config = {"deliver_subject": inbox, "ack_policy": policy, "max_deliver": 1}
+        await make(client, "interest", **config)
+        await client.jetstream().publish("s", b"1")
+        await paused.handed()
+        await subscription.unsubscribe()
+        await client.flush()
+
+        paused.go_on()
+        await client.jetstream().publish("s", b"2")
+        subscription = await client.subscribe(inbox)
+
+        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
+        assert await read == [b"1", b"2"]
+        await emptied(client)
+
+    @pytest.mark.parametrize(("policy", "retention"), [("all", "limits"), ("none", "interest")])
+    async def test_the_next_leader_begins_with_what_the_last_one_may_not_have_sent(
+        self, client: Client, paused: Paused, running: Running, policy: str, retention: str
+    ):
+        await make(client, retention, ack_policy=policy)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await pull(client, inbox, 1, WAIT_S)
+        await client.jetstream().publish("s", b"1")
+        await paused.handed()
+
+        async def lead_anew() -> None:
+            leading, group = paused.waiting[0][0]._home, paused.waiting[0][0]._group
+            for role in (Role.FOLLOWER, Role.LEADER):
+                leading._role(group, role, group.term)
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(lead_anew(), running.loop))
+        paused.go_on()
+        ended = await subscription.next_msg(WAIT_S)
+        assert ended.headers is not None
+        assert ended.headers["Status"] == "409"
+        await client.jetstream().publish("s", b"2")
+        await pull(client, inbox, 2, WAIT_S)
+
+        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
+        assert await read == [b"1", b"2"]

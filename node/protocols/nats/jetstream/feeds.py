@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from cluster.codec.entries import UNSENT_SINCE
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome, decided
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Acknowledge, Command, DropConsumer, Fetch
+from cluster.machine.commands import Acknowledge, Barrier, Command, DropConsumer, Fetch
 from cluster.machine.replies import Fetched, StreamChunk
 from cluster.machine.stream.consumers import TOO_LARGE, StreamConsumer
 from cluster.machine.stream.stream import Stream
@@ -66,6 +67,8 @@ INACTIVE_LOOK_S: Final = 60.0
 _PUSH: Final = 0
 
 
+#: What was sent to nobody; see `Acknowledge`.
+_Unsent = tuple[int, int, int, int]
 _Loaded = tuple[int, StreamChunk, Bodies | None]
 
 
@@ -116,6 +119,7 @@ class Feed:
         self.turn = asyncio.Lock()  # of those who take a consumer over
         self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
         self._fetching = False
+        self._recovered = False  # what was handed out before, and perhaps not sent, comes again
         self._alone = False  # the next message comes alone, whatever its size
         self._soon = False
         self._timer: asyncio.TimerHandle | None = None
@@ -231,6 +235,9 @@ class Feed:
         self._soon = False
         if self._fetching or self.over or self._loop.time() < self._turn_s:
             return
+        if not self._recovered:
+            self._recover()
+            return
         if not self.consumer.may_fetch:
             self._nothing_left()
             return
@@ -315,7 +322,8 @@ class Feed:
         reply = outcome.reply
         if type(reply) is not Fetched:
             self._fetching = False
-            if outcome.reply is None:  # no leader, or no room: what was handed out comes again
+            if outcome.reply is None:  # no leader, or no room
+                self._recovered &= outcome.kind != "unknown"
                 self._loop.call_later(AGAIN_S, self.wake)
             return
         missing = False
@@ -353,8 +361,16 @@ class Feed:
         by_request: dict[int, list[Burst]] = {}
         more = self._pin_header()
         now_s = self._used_s = self._loop.time()
+        wanted: dict[int, bool] = {}
+        unsent: list[_Unsent] = []
         for number, chunk, bodies in self._hand_over(loaded):
-            by_request.setdefault(number, []).extend(self._bursts(chunk, bodies or (), more))
+            if number not in wanted:
+                wanted[number] = self._is_served(number)
+            if wanted[number]:
+                by_request.setdefault(number, []).extend(self._bursts(chunk, bodies or (), more))
+            else:
+                last = chunk.first + chunk.bodies.count - 1
+                unsent.append((chunk.first, last, chunk.consumer_first, chunk.delivery_count))
         overhead = len(self._reply) + REPLY_BYTES
         for number, bursts in by_request.items():
             count = sum(len(each.payloads) for each in bursts)
@@ -372,8 +388,8 @@ class Feed:
                 self.pulls.got(number, count, size, now_s)
         for number in too_large:
             self._too_large(number, now_s)
-        self._say_sent(loaded)
-        self._fetching = False
+        self._say_sent(loaded, unsent)
+        self._fetching = bool(unsent)  # they are the next ones
         self._say(self.pulls.take_sayings())
         rate = self.config.get("rate_limit_bps") or 0
         if slower:
@@ -385,26 +401,38 @@ class Feed:
             self._wait_until(now_s + size * 8 / rate)
         elif self._replays and (span_s := self._span_s(loaded)):
             self._wait_until(now_s + span_s)
-        elif not self.consumer.may_fetch:
+        elif not (unsent or self.consumer.may_fetch):
             self._nothing_left()
         else:
             self.wake()
         self._set_timer()
 
-    def _say_sent(self, loaded: Sequence[_Loaded]) -> None:
+    def _is_served(self, number: int) -> bool:
+        """Is anybody there still for what was handed out for this request?"""
+        if number == _PUSH:
+            return self.bound
+        each = self.pulls.find(number)
+        return each is not None and self._is_wanted(each.inbox)
+
+    def _say_sent(self, loaded: Sequence[_Loaded], unsent: Sequence[_Unsent]) -> None:
         """What is held although clients do not acknowledge is done with: see `Fetch.apply`. Should
-        this node fail before that, the next leader sends it once more.
+        this node fail before that, the next leader sends it once more. What nobody took is taken
+        back before anything else is handed out: an acknowledgement of all up to a later message
+        would mean it, and without acknowledgements it would be gone.
         """
-        held = self.consumer.held
-        if not held or self.consumer.settings.ack_policy != "none":
-            return
         sent: list[tuple[int, int]] = []
-        for _, chunk, bodies in loaded:
-            if bodies is not None:
-                last = chunk.first + len(bodies) - 1
-                sent += [(start, end) for start, end, _ in held.pieces(chunk.first, last)]
-        if sent:
-            self._acknowledge(Acknowledge(self.info.queue, self.name, sent))
+        held = self.consumer.held
+        if held and self.consumer.settings.ack_policy == "none":
+            not_sent = {first for first, _, _, _ in unsent}
+            for _, chunk, bodies in loaded:
+                if bodies is not None and chunk.first not in not_sent:
+                    last = chunk.first + len(bodies) - 1
+                    sent += [(start, end) for start, end, _ in held.pieces(chunk.first, last)]
+        if unsent and self._group.machine.version < UNSENT_SINCE:
+            again = [(at, 0) for first, last, _, _ in unsent for at in range(first, last + 1)]
+            self._acknowledge(Acknowledge(self.info.queue, self.name, sent, again))
+        elif sent or unsent:
+            self._acknowledge(Acknowledge(self.info.queue, self.name, sent, unsent=unsent))
 
     def _acknowledge(self, command: Acknowledge) -> None:
         if not self.over:
@@ -414,6 +442,45 @@ class Feed:
         """Until it is known: else what was sent would come twice, and stay in the stream."""
         if not decided(outcome):
             self._loop.call_later(AGAIN_S, self._acknowledge, command)
+        elif command.unsent or command.again:
+            self._fetching = False
+            self.wake()
+
+    def _recover(self) -> None:
+        """Nobody knows which of what is held the last leader sent, or whether this one was handed
+        what it was not told of. Where it is only held until it is sent, or an acknowledgement of a
+        later message would mean it, it comes again first. Other messages do in their time.
+        """
+        stream, policy = self.stream, self.consumer.settings.ack_policy
+        limits = stream is None or stream.settings.retention == "limits"
+        if policy == "explicit" or (policy == "none" and limits):
+            self._recovered = True
+            self.wake()
+            return
+        self._fetching = True
+        self._propose(Barrier(), self._all_applied)
+
+    def _all_applied(self, outcome: Outcome) -> None:
+        """So is what was handed out before."""
+        if outcome.kind != "ok":
+            self._fetching = False
+            self._loop.call_later(AGAIN_S, self.wake)
+            return
+        self._recovered = True
+        settings = self.consumer.settings
+        most = None if settings.ack_policy == "none" else settings.deliveries_max
+        again = [
+            (sequence, 0)
+            for first, last, held in self.consumer.held
+            # Those for which it was the last time would never come again: they may have been sent.
+            if held.due_ms and (most is None or held.deliveries < most)
+            for sequence in range(first, last + 1)
+        ]
+        if again:
+            self._acknowledge(Acknowledge(self.info.queue, self.name, [], again))
+        else:
+            self._fetching = False
+            self.wake()
 
     def _wait_until(self, turn_s: float) -> None:
         self._turn_s = turn_s
@@ -428,7 +495,7 @@ class Feed:
         for number, chunk, bodies in loaded:
             waiting = self.pulls.find(number)
             fetching = None if waiting is None else self._fetchings.get(waiting.inbox)
-            if waiting is None or fetching is None:
+            if waiting is None or fetching is None or fetching.done.done():
                 rest.append((number, chunk, bodies))
             else:
                 # Now, since what nobody acknowledges may be gone from the stream soon.
