@@ -431,7 +431,7 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
         return st.lists(st.tuples(numbers, st.text(max_size=4)), max_size=2).map(tuple)
     if name == "requests":
         return deliveries
-    if name == "unsent":
+    if name == "unsent" and kind is c.Acknowledge:
         return st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=2).map(tuple)
     if name in ("working", "never"):
         return st.lists(numbers, max_size=3).map(tuple)
