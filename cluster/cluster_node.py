@@ -657,9 +657,11 @@ class ClusterNode:
         flags = (durable, auto_delete, exclusive, node, 0, owner)
         return await self.names.declare(DeclareQueue(vhost, name, arguments, None, None, *flags))
 
-    async def change_stream(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
-        """When this answers ok, every node that is up knows it by these."""
-        return await self.names.change_stream(vhost, name, arguments)
+    async def change_stream(self, info: QueueInfo, arguments: dict[str, Any]) -> Outcome:
+        """When this answers ok, every node that is up knows this stream by these. Refused: it is
+        gone, though another one may have its name.
+        """
+        return await self.names.change_stream(info, arguments)
 
     async def remove_queue(
         self,
@@ -674,6 +676,12 @@ class ClusterNode:
         """The queue is gone from its group and from every node's catalog when this answers ok."""
         how = {"if_unused": if_unused, "if_empty": if_empty, "if_settled": if_settled}
         return await self.names.remove(vhost, name, **how, owner=owner)
+
+    async def remove_unchanged(self, info: QueueInfo) -> Outcome:
+        """This queue, and only while its arguments are these, is gone from every node's catalog
+        when this answers ok; or it had been removed or changed before, or its name is another's.
+        """
+        return await self.names.remove_unchanged(info)
 
     def address_of(self, node: NodeId, kind: str) -> str | None:
         """From the catalog: kind is "http" or "peer"."""

@@ -18,6 +18,7 @@ from cluster.catalog.placement import Hosts, place
 from cluster.catalog.reconcile import create_command
 from cluster.catalog.transient import TransientGroups
 from cluster.cluster_config import ClusterConfig
+from cluster.codec.entries import MEANT_SINCE
 from cluster.groups.outcome import Outcome, refused
 from cluster.machine.arguments import ArgumentError, parse_arguments
 from cluster.machine.catalog import CatalogMachine, QueueInfo
@@ -202,15 +203,15 @@ class QueueNames:
         members = self._place(self._size(command), catalog)
         return replace(command, group=group, members=members)
 
-    async def change_stream(self, vhost: str, name: str, arguments: dict[str, Any]) -> Outcome:
-        """Give it these arguments, here and in its group. What does not reach that is done by
-        reconciliation.
+    async def change_stream(self, info: QueueInfo, arguments: dict[str, Any]) -> Outcome:
+        """Give this stream, and none that has its name by then, these arguments, here and in its
+        group. What does not reach that is done by reconciliation.
         """
-        outcome = await self.change(ChangeQueue(vhost, name, arguments))
-        info = self._catalog.queue(vhost, name)
-        if outcome.kind == "ok" and info is not None:
-            config = self._catalog.config_of(info.queue)
-            assert config is not None
+        # Before machine version 5 a change goes by the name alone.
+        meant = info.queue if self._catalog.version >= MEANT_SINCE else None
+        outcome = await self.change(ChangeQueue(info.vhost, info.name, arguments, meant))
+        config = self._catalog.config_of(info.queue)
+        if outcome.kind == "ok" and config is not None:
             await self._ask_home(info, UpdateQueue(info.queue, config))
         return outcome
 
@@ -286,6 +287,21 @@ class QueueNames:
         await self._seen(removed)
         self.deleted_count += removed.kind == "ok"
         return outcome if removed.kind == "ok" else removed
+
+    async def remove_unchanged(self, info: QueueInfo) -> Outcome:
+        """Remove this queue, and only while its arguments are these. When this answers ok, every
+        node that is up knows what became of it. From machine version 5 on.
+
+        The catalog decides first, in one command: so a change of the arguments that is under way
+        either comes before, and the queue stays, or finds it gone. Its group follows, here or by
+        reconciliation.
+        """
+        removal = RemoveQueue(info.vhost, info.name, info.queue, dict(info.arguments))
+        outcome = await self._seen(await self._retries.ask(CATALOG_GROUP, removal))
+        if outcome.kind == "ok" and self._catalog.queue_by_id(info.queue) is None:
+            self.deleted_count += outcome.reply == Ok(1)
+            await self._ask_home(info, DeleteQueue(info.queue))
+        return outcome
 
     async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:
         """Ask the queue's group. None: it is transient, and its node is down."""

@@ -236,6 +236,8 @@ SURGERY_SINCE = 5
 SETTLED_SINCE = 5
 #: Consumers and ids of a stream's backup.
 RESTORES_SINCE = 5
+#: Since this one a change or a removal says which queue of that name is meant, and as what.
+MEANT_SINCE = 5
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -436,7 +438,7 @@ _COMMANDS: dict[int, Layout] = {
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),
     66: Layout(commands.DeclareQueue),
-    67: Layout(commands.RemoveQueue),
+    67: Layout(commands.RemoveQueue, fields_since={"arguments": MEANT_SINCE}),
     68: Layout(commands.ForgetNode),
     69: Layout(commands.ForgetVolatile),
     70: Layout(commands.DeclareExchange),
@@ -451,7 +453,7 @@ _COMMANDS: dict[int, Layout] = {
     79: Layout(commands.MoveGroup),
     80: Layout(commands.GroupHeld, fields_since={"era": ERAS_SINCE, "lost": ERAS_SINCE}),
     81: Layout(commands.ChangeCatalog, load={"steps": _load_changes}, dump=_STEPS_DUMP, since=3),
-    82: Layout(commands.ChangeQueue, since=STREAMS_SINCE),
+    82: Layout(commands.ChangeQueue, since=STREAMS_SINCE, fields_since={"queue": MEANT_SINCE}),
 }
 
 

@@ -99,22 +99,24 @@ class DeclareQueue:
 
 @dataclass(frozen=True, slots=True)
 class ChangeQueue:
-    """Give a stream other arguments. Refused if there is none of this name, or for what may not be
-    changed. Since machine version 4.
+    """Give a stream other arguments. Refused if there is none of this name, if it is another one
+    than that which is meant, or for what may not be changed. Since machine version 4.
     """
 
     vhost: str
     name: str
     arguments: dict[str, Any]
+    queue: QueueId | None = None  # the one that is meant; None: whichever has the name
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveQueue:
-    """Ok(0) when there is none, or it is another one than that which is meant."""
+    """Ok(0) when there is none, or it is not the one that is meant."""
 
     vhost: str
     name: str
     queue: QueueId | None = None  # the one that is meant; None: whichever has the name
+    arguments: dict[str, Any] | None = None  # only while it has these; None: whatever it has
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,8 @@ class Placing:
         info = self._queues.by_name.get((command.vhost, command.name))
         if self._version() < STREAMS_SINCE or info is None or info.stream is None:
             return _refused(NO_QUEUE, f"there is no stream {shown(command.name)}: create it first")
+        if command.queue not in (None, info.queue):
+            return _refused(NO_QUEUE, f"stream {info.name} was deleted, and made again since")
         config = parse_arguments(command.arguments, self._version())
         if isinstance(config, ArgumentError):
             return _refused(config.code, config.reason)
@@ -230,6 +232,8 @@ class Placing:
         """Naming the queue makes asking again after an unknown outcome harmless."""
         info = self._queues.by_name.get((command.vhost, command.name))
         if info is None or command.queue not in (None, info.queue):
+            return Applied(Ok(0))
+        if command.arguments not in (None, info.arguments):
             return Applied(Ok(0))
         return Applied(Ok(1), [self.remove(info)])
 

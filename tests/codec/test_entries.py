@@ -165,6 +165,8 @@ SAMPLES_V5: dict[str, Any] = {
         {6: b"a.b"},
         origin=c.Origin("O > >", 7, 4, 9, ((5, 6),), (3, 4)),
     ),
+    "change_this_queue": c.ChangeQueue("/", "q", {"x-queue-type": "stream", "x-stream": {}}, 7),
+    "remove_queue_unchanged": c.RemoveQueue("/", "q", 7, {"x-queue-type": "stream"}),
     "create_stream_mirror": c.CreateQueue(
         1, "/", "q", c.QueueConfig(type="stream", stream={"mirror": {"name": "O"}})
     ),

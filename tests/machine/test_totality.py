@@ -117,6 +117,8 @@ CATALOG = (
 )
 
 
+FIELDS["dict[str, Any] | None"] = st.none() | config_map
+FIELDS["QueueId | None"] = st.none() | FIELDS["QueueId"]
 FIELDS["Sequence[int]"] = st.lists(integers, max_size=3)
 FIELDS["Sequence[tuple[int, str]]"] = st.lists(st.tuples(integers, texts), max_size=2)
 FIELDS["Origin | None"] = st.none() | st.deferred(lambda: built(c.Origin))

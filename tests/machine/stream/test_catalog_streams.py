@@ -9,6 +9,7 @@ import pytest
 from cluster.machine import commands as c
 from cluster.machine.replies import BAD_ARGUMENT, INEQUIVALENT, NO_QUEUE, Declared, Refused
 from cluster.machine.stream.errors import SUBJECTS_OVERLAP
+from cluster.types import QueueId
 from tests.machine.catalog_world import Book
 
 
@@ -30,6 +31,13 @@ def book() -> Book:
 def stored_by(book: Book, subject: str, vhost: str = "/") -> str | None:
     info = book.machine.stream_for(vhost, subject.encode())
     return None if info is None else info.name
+
+
+def queue_of(book: Book, name: str, *subjects: str) -> QueueId:
+    """That of a stream which is declared."""
+    reply = book.apply(declare(name, *subjects)).reply
+    assert isinstance(reply, Declared)
+    return reply.queue
 
 
 def test_the_stream_of_a_subject(book: Book):
@@ -91,6 +99,34 @@ def test_a_change_is_of_a_stream_and_keeps_it_one(book: Book):
     assert config is not None
     assert (config.type, config.stream) == ("stream", {"subjects": ["a", "b"], "max_msgs": 7})
     assert book.reopened().streams("/") == [info]
+
+
+def test_a_change_may_say_which_stream_is_meant(book: Book):
+    book.apply(c.UpgradeMachine(5))
+    former = queue_of(book, "one", "a")
+    book.does(c.RemoveQueue("/", "one"))
+    queue = queue_of(book, "one", "b")
+    assert queue != former
+
+    reason = book.refuses(c.ChangeQueue("/", "one", arguments("c"), former), NO_QUEUE)
+    assert "made again" in reason
+    assert stored_by(book, "b") == "one"
+    book.does(c.ChangeQueue("/", "one", arguments("c"), queue))
+    assert stored_by(book, "c") == "one"
+
+
+def test_a_removal_may_say_as_what_a_queue_goes(book: Book):
+    """A change that came before it keeps the queue."""
+    book.apply(c.UpgradeMachine(5))
+    queue = queue_of(book, "one", "a")
+    book.does(c.ChangeQueue("/", "one", arguments("b"), queue))
+
+    book.does(c.RemoveQueue("/", "one", queue, arguments("a")), count=0)
+    assert stored_by(book, "b") == "one"
+    book.does(c.RemoveQueue("/", "one", QueueId(queue + 1), arguments("b")), count=0)
+    assert stored_by(book, "b") == "one"
+    book.does(c.RemoveQueue("/", "one", queue, arguments("b")))
+    assert stored_by(book, "b") is None
 
 
 def test_a_queue_and_a_stream_of_one_name_are_not_the_same(book: Book):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,12 @@ from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
+from cluster.cluster_node import ClusterNode
+from cluster.groups.outcome import Outcome, unknown
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
+from cluster.machine.commands import ChangeQueue
 from node.broker.stream_reads import stream_of
+from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream import archives, stream_config
 from tests.node.nats.conftest import Three
 from tests.node.nats.test_jetstream import add_stream, api, number_of, published
@@ -313,7 +318,7 @@ async def test_what_a_node_left_that_died_is_replaced(
     await published(js, "r", 3)
     about, chunks, _ = await back_up(js, "R")
     await js.delete_stream("R")
-    left = stream_config.restored(stream_config.stream_config({"name": "R"}))
+    left = stream_config.restored(stream_config.stream_config({"name": "R"}), "left")
     cluster = three.nodes.nodes["n2"].cluster
     arguments = {QUEUE_TYPE: STREAM, STREAM_CONFIG: left}
     outcome = await asyncio.wrap_future(
@@ -325,6 +330,137 @@ async def test_what_a_node_left_that_died_is_replaced(
     found = await restore(js, "R", chunks, **about["config"])
 
     assert found["state"]["messages"] == 3
+
+
+async def test_a_restore_that_fails_leaves_another_stream_of_its_name_alone(
+    contexts: list[JetStreamContext], three: Three
+):
+    """Somebody removed what he saw of it meanwhile, and made the stream anew."""
+    js, other, _ = contexts
+    subject = await begin(js, "R")
+    cluster = three.nodes.nodes["n2"].cluster
+    removed = await asyncio.wrap_future(
+        asyncio.run_coroutine_threadsafe(cluster.remove_queue("/", "R"), three.loop)
+    )
+    assert removed.kind == "ok"
+    await add_stream(other, "R", "r")
+    await published(other, "r", 3)
+
+    answer = json.loads((await js._nc.request(subject, b"", timeout=WAIT_S)).data)
+
+    assert answer["error"]["err_code"] == 10062
+    assert (await other.stream_info("R")).state.messages == 3
+    assert (await other.publish("r")).seq == 4
+
+
+async def test_who_was_cut_off_while_it_restored_does_not_end_the_restore_of_another_node(
+    contexts: list[JetStreamContext], monkeypatch: pytest.MonkeyPatch
+):
+    js, other, _ = contexts
+    await add_stream(js, "R", "r")
+    await published(js, "r", 3)
+    about, chunks, _ = await back_up(js, "R")
+    await js.delete_stream("R")
+    former = await begin(js, "R", **about["config"])
+
+    async def hears_nobody(*_: Any) -> dict[Any, Any]:
+        return {}
+
+    monkeypatch.setattr(PeerRpc, "request_others", hears_nobody)
+    subject = await begin(other, "R", **about["config"])
+    monkeypatch.undo()
+    lost = json.loads((await js._nc.request(former, b"", timeout=WAIT_S)).data)
+    assert lost["error"]["err_code"] == 10062
+    for chunk in chunks:
+        await other._nc.request(subject, chunk, timeout=WAIT_S)
+    found = json.loads((await other._nc.request(subject, b"", timeout=WAIT_S)).data)
+
+    assert found["state"]["messages"] == 3
+    assert (await js.stream_info("R")).state.messages == 3
+
+
+async def test_one_that_becomes_whole_while_others_are_asked_stays(
+    contexts: list[JetStreamContext], three: Three, monkeypatch: pytest.MonkeyPatch
+):
+    js, other, _ = contexts
+    await begin(js, "R")
+    cluster = three.nodes.nodes["n2"].cluster
+    whole = stream_config.stream_config({"name": "R", "subjects": ["r"]})
+
+    async def finished(*_: Any) -> dict[Any, Any]:
+        arguments = {QUEUE_TYPE: STREAM, STREAM_CONFIG: whole}
+        assert (await cluster.change(ChangeQueue("/", "R", arguments))).kind == "ok"
+        return {}
+
+    monkeypatch.setattr(PeerRpc, "request_others", finished)
+    assert await refused(other, "STREAM.RESTORE.R", config={"name": "R"}) == 10130
+    monkeypatch.undo()
+    assert (await js.stream_info("R")).config.subjects == ["r"]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_change_whose_outcome_is_unknown_ends_as_it_was_decided(
+    contexts: list[JetStreamContext],
+    three: Three,
+    monkeypatch: pytest.MonkeyPatch,
+    is_done: bool,
+):
+    """It made the stream whole, and nothing failed; or it never will."""
+    js = contexts[0]
+    await add_stream(js, "U", "u")
+    await published(js, "u", 3)
+    about, chunks, _ = await back_up(js, "U")
+    await js.delete_stream("U")
+    change = ClusterNode.change_stream
+
+    async def in_doubt(*given: Any) -> Outcome:
+        if is_done:
+            assert (await change(*given)).kind == "ok"
+        return unknown("nobody knows")
+
+    monkeypatch.setattr(ClusterNode, "change_stream", in_doubt)
+    found = await restore(js, "U", chunks, **about["config"])
+
+    if is_done:
+        assert found["state"] == about["state"]
+        assert (await js.publish("u")).seq == 4
+    else:
+        assert found["error"]["err_code"] == 10062
+        assert three.nodes.nodes["n1"].cluster.queue_info("/", "U") is None
+
+
+async def test_of_two_restores_at_once_one_is_refused(contexts: list[JetStreamContext]):
+    """Else both would fill one stream."""
+    config = {"name": "T", "subjects": ["t"]}
+    work = [api(each, "STREAM.RESTORE.T", config=config) for each in contexts]
+    answers = await asyncio.gather(*work)
+    errors = [each["error"]["err_code"] for each in answers if "error" in each]
+    assert errors == [10130, 10130]
+
+
+async def test_nobody_follows_what_is_not_whole(contexts: list[JetStreamContext]):
+    """If it failed, others would have had what never was."""
+    js = contexts[0]
+    await add_stream(js, "O", "o")
+    await published(js, "o", 5)
+    about, chunks, _ = await back_up(js, "O")
+    await js.delete_stream("O")
+    subject = await begin(js, "O", **about["config"])
+    for chunk in chunks:
+        await js._nc.request(subject, chunk, timeout=WAIT_S)
+    await add_stream(js, "A", sources=[{"name": "O"}])
+
+    async def shown(check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(WAIT_S):
+            while not check(found := await api(js, "STREAM.INFO.A")):
+                await asyncio.sleep(0.01)
+        return found
+
+    found = await shown(lambda found: "error" in found.get("sources", [{}])[0])
+    assert found["sources"][0]["error"]["err_code"] == 10059
+    assert found["state"]["messages"] == 0
+    await js._nc.request(subject, b"", timeout=WAIT_S)
+    await shown(lambda found: found["state"]["messages"] == 5)
 
 
 async def test_a_client_that_takes_no_more_ends_its_backup(

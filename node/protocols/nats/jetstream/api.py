@@ -573,7 +573,7 @@ class Api:
         info = await self.find(vhost, name)
         config = stream_config.changed(dict(info.stream or {}), config)
         arguments = {**info.arguments, **_arguments(config)}
-        outcome = await self._cluster.change_stream(vhost, name, arguments)
+        outcome = await self._cluster.change_stream(info, arguments)
         if outcome.kind != "ok":
             raise _error_of(outcome)
         self._leading.tell_stream(vhost, name, "modify")

@@ -32,7 +32,7 @@ from cluster.machine.commands import (
     RestoreConsumer,
     RestoreIds,
 )
-from cluster.machine.replies import OUT_OF_SEQUENCE, Refused
+from cluster.machine.replies import INEQUIVALENT, OUT_OF_SEQUENCE, Declared, Refused
 from cluster.machine.stream.consumers import StreamConsumer
 from cluster.machine.stream.settings import ASKED_TTL_MS, origin_key
 from cluster.machine.stream.stream import Stream
@@ -369,7 +369,7 @@ class Archives:
         try:
             self._check_room(vhost)
             await self._remove_remains(vhost, name)
-            info = await self._begin(vhost, name, wanted)
+            info = await self._begin(vhost, name, wanted, number)
         except BaseException:
             del self._receiving[number]
             raise
@@ -395,15 +395,28 @@ class Archives:
         answers = await self._peer_rpc.request_others(KIND, "restores", vhost, name)
         if any(answers.values()):
             raise _in_use()
-        await self._cluster.remove_queue(vhost, name)
+        # Who said that it restores nothing may just have finished, and who is cut off says nothing:
+        # the catalog removes this one, and only while it is not whole.
+        outcome = await self._cluster.remove_unchanged(info)
+        if outcome.kind != "ok":
+            raise _not_restored(outcome.reason or "what is left of an earlier one cannot go now")
+        if self._cluster.queue_info(vhost, name) is not None:
+            raise _in_use()
 
-    async def _begin(self, vhost: str, name: str, wanted: Mapping[str, Any]) -> QueueInfo:
-        config = stream_config.restored(wanted)
+    async def _begin(
+        self, vhost: str, name: str, wanted: Mapping[str, Any], number: str
+    ) -> QueueInfo:
+        config = stream_config.restored(wanted, number)
         arguments = {QUEUE_TYPE: STREAM, STREAM_CONFIG: config}
         outcome = await self._cluster.declare_queue(vhost, name, arguments)
-        info = self._cluster.queue_info(vhost, name)
-        if outcome.kind != "ok" or info is None:
+        reply = outcome.reply
+        if outcome.code == INEQUIVALENT:  # somebody else was first
+            raise _in_use()
+        if outcome.kind != "ok" or not isinstance(reply, Declared):
             raise _not_restored(outcome.reason or "the stream cannot be made now")
+        info = self._cluster.catalog_machine.queue_by_id(reply.queue)
+        if info is None:
+            raise _not_restored("the stream was removed at once")
         return info
 
     async def _receive(
@@ -438,18 +451,31 @@ class Archives:
         finally:
             del self._receiving[number]
         if isinstance(answer, ApiError):
-            await self._cluster.remove_queue(info.vhost, info.name)
-            answer = {"error": answer.map}
+            answer = await self._undo(info, answer)
         self._post.json(Inbox(info.vhost, reply), {"type": type_of("STREAM.CREATE"), **answer})
 
     async def _publish(self, info: QueueInfo, wanted: Mapping[str, Any]) -> Json:
         """It is a whole one from now on."""
         config = {**wanted, stream_config.CREATED: self._cluster.now_ms()}
         arguments = {**info.arguments, STREAM_CONFIG: config}
-        outcome = await self._cluster.change_stream(info.vhost, info.name, arguments)
+        outcome = await self._cluster.change_stream(info, arguments)
         if outcome.kind != "ok":
             raise _not_restored(outcome.reason or "the stream cannot be changed now")
         return await self._api.info_of(info.vhost, info.name)
+
+    async def _undo(self, info: QueueInfo, failure: ApiError) -> Json:
+        """Nothing stays of a restore that failed, and its answer says so. Another stream that has
+        the name by now is not touched. Nor is this one if it became whole by a change whose outcome
+        nobody knew: then nothing failed.
+        """
+        await self._cluster.remove_unchanged(info)  # if not: by the next restore of this name
+        left = self._cluster.catalog_machine.queue_by_id(info.queue)
+        if left is None or stream_config.is_restored(left.stream):
+            return {"error": failure.map}
+        try:
+            return await self._api.info_of(info.vhost, info.name)
+        except ApiError as error:
+            return {"error": error.map}
 
     def now_ms(self) -> int:
         return self._cluster.now_ms()

@@ -42,6 +42,7 @@ from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.headers import copied, with_fields, without
 from node.protocols.nats.jetstream.machine import header_of
 from node.protocols.nats.jetstream.origins import followed
+from node.protocols.nats.jetstream.stream_config import is_restored
 from node.protocols.nats.jetstream.times import NS_PER_S, ms_of_text
 from node.tasks import Tasks
 
@@ -179,8 +180,8 @@ class Follower:
 
     async def _follow(self) -> None:
         other = self._home.cluster.queue_info(self._info.vhost, self._name)
-        if other is None or other.stream is None:
-            raise StreamGone
+        if other is None or other.stream is None or is_restored(other.stream):
+            raise StreamGone  # what is being restored is not there before it is whole
         stream = self._stream()
         taken = stream.following.taken.get(self._key)
         if taken is not None and taken.queue == other.queue:

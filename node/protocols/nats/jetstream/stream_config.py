@@ -305,13 +305,13 @@ def changed(old: Config, new: Config) -> Config:
     return {**{name: value for name, value in new.items() if name != "first_seq"}, **kept}
 
 
-def restored(config: Mapping[str, Any]) -> Config:
+def restored(config: Mapping[str, Any], number: str) -> Config:
     """That of a stream as long as it is being restored, which keeps all, and takes nothing from
-    clients.
+    clients. By the number no two restores have the same, so none fills what another one made.
     """
     kept = {name: config[name] for name in ("name", "num_replicas", "storage", "allow_msg_ttl")}
     found = stream_config({**kept, "mirror": {"name": kept["name"]}})
-    found["mirror"] = {"name": RESTORED}
+    found["mirror"] = {"name": RESTORED, "restore": number}
     return found
 
 
