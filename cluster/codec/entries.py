@@ -324,7 +324,11 @@ def _load_large(packed: Any) -> dict[int, tuple[str, tuple[tuple[int, int, int],
     return found
 
 
-_ORIGIN = Layout(commands.Origin, load={"sequences": pairs, "times_ms": _integers})
+_ORIGIN = Layout(
+    commands.Origin,
+    load={"sequences": pairs, "times_ms": _integers},
+    fields_since={"since": ORIGINS_SINCE},
+)
 
 
 def _load_origin(packed: Any) -> commands.Origin | None:

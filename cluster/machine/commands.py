@@ -204,7 +204,8 @@ class Origin:
     sources.
 
     What was taken of it is state. A batch that does not begin behind that is refused as out of
-    sequence, with the sequence wanted next: so each message is taken once, whoever copies.
+    sequence, with the sequence wanted next: so each message is taken once, whoever copies. Of what
+    is followed anew nothing was taken, so a batch says since when it is followed, too.
     """
 
     key: str  # by which the settings name it: `stream.settings.origin_key`
@@ -213,6 +214,7 @@ class Origin:
     last: int  # and up to this one now
     sequences: Ranges  # of the bodies, ascending
     times_ms: Sequence[int] = ()  # of a mirror: when each was stored there
+    since: int = 0  # the log's index of the change that put it there; 0: the stream began with it
 
 
 @value

@@ -165,6 +165,9 @@ SAMPLES_V5: dict[str, Any] = {
         {6: b"a.b"},
         origin=c.Origin("O > >", 7, 4, 9, ((5, 6),), (3, 4)),
     ),
+    "enqueue_of_origin_put_back": c.Enqueue(
+        1, None, 0, [b"a"], origin=c.Origin("O > >", 7, 4, 9, ((5, 5),), (), 70)
+    ),
     "change_this_queue": c.ChangeQueue("/", "q", {"x-queue-type": "stream", "x-stream": {}}, 7),
     "remove_queue_unchanged": c.RemoveQueue("/", "q", 7, {"x-queue-type": "stream"}),
     "create_stream_mirror": c.CreateQueue(
@@ -453,7 +456,7 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
     if name == "origin":
         times_ms = st.lists(numbers, max_size=3).map(tuple)
         return st.none() | st.builds(
-            c.Origin, st.text(max_size=4), numbers, numbers, numbers, ranges, times_ms
+            c.Origin, st.text(max_size=4), numbers, numbers, numbers, ranges, times_ms, numbers
         )
     if name in ("arguments", "addresses"):
         return st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3)

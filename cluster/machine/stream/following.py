@@ -2,7 +2,9 @@
 
 The node that leads the stream reads the others and proposes what it read, with its sequences there.
 How far each was taken is state, so a batch that comes twice, or from two who each believe to lead,
-is taken once. A mirror keeps sequences and times; what is sourced is stored like a publish.
+is taken once. So is since when each is followed: a batch that was read before it was taken out and
+put back begins in its middle, and what lies before would never be taken. A mirror keeps sequences
+and times; what is sourced is stored like a publish.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Taken(NamedTuple):
 class Following:
     appending: Appending
     taken: dict[str, Taken] = field(default_factory=dict[str, Taken])
+    #: The log's index of the change that put each there; without: the stream began with it.
+    since: dict[str, int] = field(default_factory=dict[str, int])
     #: Somebody is to be told that there are others to follow.
     is_news: bool = False
 
@@ -52,12 +56,15 @@ class Following:
     def settings(self) -> StreamSettings:
         return self.appending.settings
 
-    def configured(self, before: StreamSettings | None) -> None:
-        """None: the stream was just made."""
+    def configured(self, before: StreamSettings | None, index: int) -> None:
+        """None: the stream was just made. `index`: of the change."""
         origins = self.settings.origins
         if before is None or before.origins != origins:
             self.is_news |= bool(origins or before is not None)
             self.taken = {key: self.taken[key] for key in origins if key in self.taken}
+            kept = origins if before is None else before.origins
+            new = {key: index for key in origins if key not in kept}
+            self.since = {key: self.since[key] for key in origins if key in self.since} | new
 
     def take_news(self) -> bool:
         news, self.is_news = self.is_news, False
@@ -110,6 +117,9 @@ class Following:
         if origin.key not in self.settings.origins:
             name = self.appending.identity.name
             return Refused(NOT_ALLOWED, f"stream {name} does not follow {origin.key}")
+        if origin.since != self.since.get(origin.key, 0):
+            key = origin.key[:NAME_CHARS_MAX]
+            return Refused(NOT_ALLOWED, f"{key} was taken out, and put back since")
         known = self.taken.get(origin.key)
         wanted = origin.after + 1
         if known is not None and origin.queue <= known.queue:
@@ -153,13 +163,23 @@ class Following:
     # --- snapshots --------------------------------------------------------------------------------
 
     def dump(self) -> list[list[Any]]:
-        return [[key, *each] for key, each in sorted(self.taken.items())]
+        """A queue that is None: nothing was taken yet."""
+        rows: list[list[Any]] = []
+        for key in sorted(self.taken.keys() | self.since.keys()):
+            since = [self.since[key]] if key in self.since else []
+            rows.append([key, *self.taken.get(key, (None, 0)), *since])
+        return rows
 
     def load(self, rows: Sequence[Any]) -> None:
-        self.taken = {key: Taken(QueueId(queue), last) for key, queue, last in rows}
+        self.taken = {
+            key: Taken(QueueId(queue), last) for key, queue, last, *_ in rows if queue is not None
+        }
+        self.since = {key: since for key, _, _, *more in rows for since in more}
 
     def invariants(self) -> None:
-        assert self.taken.keys() <= set(self.settings.origins), "taken of what is not followed"
+        origins = set(self.settings.origins)
+        assert self.taken.keys() <= origins, "taken of what is not followed"
+        assert self.since.keys() <= origins, "it is known since when something is not followed"
         if self.settings.mirror is not None:
             last = max((each.last for each in self.taken.values()), default=0)
             assert self.appending.retained.next - 1 <= last, "a mirror is ahead of the other stream"

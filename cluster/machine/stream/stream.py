@@ -96,7 +96,7 @@ class Stream:
             identity, self.retained, self.leaving, self.table, self.deadline, self.settings
         )
         self.following = Following(self.appending)
-        self.following.configured(None)
+        self.following.configured(None, 0)
         self.retained.on_removed = self._removed
         self.leaving.on_marked = self._marked
 
@@ -161,7 +161,7 @@ class Stream:
         settings = self.settings = stream_settings(_config_of(config))
         self.leaving.configure(settings)
         self.table.settings = self.appending.settings = settings
-        self.following.configured(before)
+        self.following.configured(before, context.index)
         self.leaving.enforce_all(context)
         self.leaving.expire(context)
         if settings.retention != before.retention:

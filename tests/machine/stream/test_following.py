@@ -52,6 +52,7 @@ def taken(
     queue: QueueId = ORDERS,
     asked: Mapping[int, Any] | None = None,
     times_ms: Sequence[int] | None = None,
+    since: int = 0,
     **more: Any,
 ) -> Any:
     attrs: dict[int, Any] = {ATTR_SUBJECT: subject.encode()}
@@ -59,7 +60,7 @@ def taken(
         attrs[ATTR_ASKED] = asked
     ranges = [(each, each) for each in sequences]
     times_ms = [LATE] * len(sequences) if times_ms is None else times_ms
-    origin = Origin(key, queue, after, last, ranges, times_ms)
+    origin = Origin(key, queue, after, last, ranges, times_ms, since)
     bodies = [b"x"] * len(sequences)
     return s.apply(Enqueue(STREAM, None, 0, bodies, None, attrs, origin=origin, **more))
 
@@ -192,9 +193,32 @@ def test_of_a_source_that_goes_nothing_is_remembered():
     s.configure(sources=[{"name": "P"}])
     assert s.changed == 1
     s.configure(sources=[{"name": "P"}, {"name": "O"}])
-    assert taken(s, 0, 1, 1).stored == 1
+    assert taken(s, 0, 1, 1, since=s.index).stored == 1
     assert s.configure(sources=[{"name": "P"}, {"name": "O"}], max_msgs=9) is not None
     assert not s.changed, "it follows the same"
+
+
+def test_of_a_source_that_is_put_back_nothing_that_was_read_before_is_taken():
+    """Else what lies before such a batch would never be taken."""
+    s = sourcing("O", "P")
+    taken(s, 0, 5, *range(1, 6))
+    s.configure(subjects=[], sources=[{"name": "P"}])
+    s.configure(subjects=[], sources=[{"name": "P"}, {"name": "O"}])
+    first = s.index
+
+    assert taken(s, 5, 6, 6).code == NOT_ALLOWED
+    assert s.stream.following.taken == {}
+    assert taken(s, 0, 2, 1, 2, since=first).stored == 2
+    assert taken(s, 2, 6, 6).code == NOT_ALLOWED
+
+    s.configure(subjects=[], sources=[{"name": "P"}])
+    s.configure(subjects=[], sources=[{"name": "O"}])
+    second = s.index
+    assert taken(s, 2, 3, 3, since=first).code == NOT_ALLOWED
+    assert taken(s, 0, 1, 1, since=second).stored == 1
+    s.configure(subjects=[], sources=[{"name": "O"}, {"name": "P"}], max_msgs=99)
+    assert taken(s, 1, 2, 2, since=second).stored == 1, "it was there all the time"
+    assert s.stream.following.since == {KEY: second, origin_key({"name": "P"}): s.index - 1}
 
 
 def test_ids_hold_for_what_is_sourced_where_there_is_a_window_and_not_for_what_is_mirrored():

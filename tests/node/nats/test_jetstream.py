@@ -29,6 +29,7 @@ from nats.js.errors import (
 from cluster.raft.links import TcpLinks
 from cluster.types import NodeId
 from node.broker.stream_reads import stream_of
+from node.protocols.nats.jetstream.following import Following
 from tests.node.management.api import api_of
 from tests.node.nats.conftest import Three
 from tests.testkit.waiting import WAIT_S, until
@@ -858,6 +859,25 @@ class TestFollowing:
         sources = [{"name": "B"}]
         again = await api(js, "STREAM.UPDATE.A", name="A", subjects=["own"], sources=sources)
         assert again["error"]["description"] == "detected cycle"
+
+    async def test_a_source_that_is_put_back_is_taken_again_though_nobody_looked_meanwhile(
+        self, contexts: list[JetStreamContext], monkeypatch: pytest.MonkeyPatch
+    ):
+        js = contexts[0]
+        await add_stream(js, "S", "s")
+        await published(js, "s", 3)
+        await add_stream(js, "A", sources=[{"name": "S"}])
+        await self.has(js, "A", 3)
+
+        monkeypatch.setattr(Following, "look", lambda *_: None)
+        for sources in ([], [{"name": "S"}]):
+            about = {"name": "A", "num_replicas": 3, "sources": sources}
+            assert "error" not in await api(js, "STREAM.UPDATE.A", **about)
+        monkeypatch.undo()
+        about = {**about, "sources": [{"name": "S"}, {"name": "later"}]}  # and somebody looks
+        assert "error" not in await api(js, "STREAM.UPDATE.A", **about)
+
+        await self.has(js, "A", 6)
 
     async def test_what_is_followed_may_come_later_go_and_come_again(
         self, contexts: list[JetStreamContext]

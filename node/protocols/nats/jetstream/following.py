@@ -91,11 +91,16 @@ class Following:
             return
         followers = known[1]
         wanted = {origin_key(each): each for each in followed(stream.identity.config.stream)}
-        for key in [each for each in followers if each not in wanted]:
-            followers.pop(key).stop()
+        since = stream.following.since
+        for key, follower in list(followers.items()):
+            # One that was put back is taken from its beginning, though it reads as if it had gone
+            # on: both changes may have come before anybody looked.
+            if key not in wanted or follower.since != since.get(key, 0):
+                followers.pop(key).stop()
         for key, source in wanted.items():
             if key not in followers:
-                follower = followers[key] = Follower(self, info, group, key, source)
+                began = since.get(key, 0)
+                follower = followers[key] = Follower(self, info, group, key, source, began)
                 follower.task = self._tasks.start(follower.run(), name="stream_follower")
         self._by_queue[info.queue] = stream.settings, followers
 
@@ -127,8 +132,10 @@ class Follower:
         group: GroupLike,
         key: str,
         source: Mapping[str, Any],
+        since: int,
     ) -> None:
         self.task: asyncio.Task[None]
+        self.since = since  # see `Origin`
         self._home = home
         self._info = info
         self._group = group
@@ -281,6 +288,7 @@ class Follower:
             last,
             [(each.sequence, each.sequence) for each in messages],
             [each.stored_ms for each in messages] if mirrors else (),
+            self.since,
         )
         command = Enqueue(self._info.queue, None, 0, bodies, metas, attrs, large, origin=origin)
         reply_of(await self._group.ask(command))
