@@ -455,7 +455,7 @@ def test_what_is_in_flight_counts_for_a_connection_and_not_for_each_of_its_chann
         (connection,) = running.node.amqp._connections
         for sent, channel in enumerate(channels, start=1):
             wire.publish(queue, b"x" * 40_000, channel=channel)
-            wait_until(lambda sent=sent: len(held) >= sent or connection.wire._paused)
+            wait_until(lambda sent=sent: len(held) >= sent or connection.wire.paused)
 
         assert len(held) == 2
         taken = 0
