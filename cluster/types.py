@@ -12,6 +12,11 @@ GroupId = NewType("GroupId", int)
 QueueId = NewType("QueueId", int)
 SessionId = NewType("SessionId", str)
 ConsumerKey = NewType("ConsumerKey", int)
+#: Term and index of an entry of the catalog: what is said holds as of that entry. Later entries
+#: compare higher, also when the log goes on from an earlier moment: it does so in a later term.
+AsOf = tuple[int, int]
+#: Of what does not say it.
+AS_OF_NOTHING: Final[AsOf] = (0, 0)
 
 CATALOG_GROUP = GroupId(0)
 #: The group of a node's transient queues is this plus the node's number; groups below replicate.

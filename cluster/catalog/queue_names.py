@@ -212,7 +212,7 @@ class QueueNames:
         outcome = await self.change(ChangeQueue(info.vhost, info.name, arguments, meant))
         config = self._catalog.config_of(info.queue)
         if outcome.kind == "ok" and config is not None:
-            await self._ask_home(info, UpdateQueue(info.queue, config))
+            await self._ask_home(info, UpdateQueue(info.queue, config, self._catalog.as_of))
         return outcome
 
     async def may_make_groups(self) -> bool:

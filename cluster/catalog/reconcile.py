@@ -48,7 +48,7 @@ def effective_config(
 
 def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig) -> CreateQueue:
     config = effective_config(catalog, info, declared)
-    return CreateQueue(info.queue, info.vhost, info.name, config)
+    return CreateQueue(info.queue, info.vhost, info.name, config, catalog.as_of)
 
 
 def queues_to_compare(
@@ -85,8 +85,8 @@ def commands_for(
         if made.group_key != config.group_key:
             # It stays as it was made, before there were any, when such an argument said nothing.
             config = replace(config, group_key=made.group_key)
-        if made != config:
-            commands.append(UpdateQueue(queue, config))
+        if made != config and not kind.identity.is_stale(catalog.as_of):
+            commands.append(UpdateQueue(queue, config, catalog.as_of))
     return commands
 
 

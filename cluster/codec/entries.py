@@ -13,7 +13,9 @@ It can be proposed from that version of the group on, and is refused before: `ve
 How a class becomes a list of fields and back is worked out once per class (`Layout`). Fields are
 only ever added at the end and with a default; a missing trailing field takes its default, a surplus
 one is ignored. A field that a later machine version brought is left out while it is at its default,
-so that what older releases can run is also written as they would.
+so that what older releases can run is also written as they would. A field that older machines are
+right to pass over is `PASSED_OVER`: it is proposed to any group, and the machine looks at it from
+the version on that brought it.
 """
 
 from __future__ import annotations
@@ -238,6 +240,8 @@ SETTLED_SINCE = 5
 RESTORES_SINCE = 5
 #: Since this one a change or a removal says which queue of that name is meant, and as what.
 MEANT_SINCE = 5
+#: What a field needs that may also be written for releases that do not know it.
+PASSED_OVER = 1
 #: CBOR: the first byte of every entry, and what stands before a number over 23.
 LIST_OF_3 = 0x83
 BYTE_FOLLOWS = 24
@@ -280,6 +284,10 @@ def _triple(packed: Any) -> tuple[int, int, int]:
     return _triples([packed])[0]
 
 
+def _pair(packed: Any) -> tuple[int, int]:
+    return pairs([packed])[0]
+
+
 def _integers(packed: Any) -> tuple[int, ...]:
     found = tuple(packed)
     if not all(type(number) is int for number in found):
@@ -310,7 +318,7 @@ _CONFIG = Layout(
 )
 _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
-_CONFIG_LOAD = {"config": _CONFIG.load_map}
+_CONFIG_LOAD = {"config": _CONFIG.load_map, "as_of": _pair}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
 
 
@@ -367,8 +375,18 @@ _STEPS_LOAD = {"steps": _load_steps}
 _STEPS_DUMP = {"steps": _dump_steps}
 
 _COMMANDS: dict[int, Layout] = {
-    1: Layout(commands.CreateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
-    2: Layout(commands.UpdateQueue, load=_CONFIG_LOAD, dump=_CONFIG_DUMP),
+    1: Layout(
+        commands.CreateQueue,
+        load=_CONFIG_LOAD,
+        dump=_CONFIG_DUMP,
+        fields_since={"as_of": PASSED_OVER},
+    ),
+    2: Layout(
+        commands.UpdateQueue,
+        load=_CONFIG_LOAD,
+        dump=_CONFIG_DUMP,
+        fields_since={"as_of": PASSED_OVER},
+    ),
     3: Layout(commands.DeleteQueue, fields_since={"if_settled": SETTLED_SINCE}),
     4: Layout(commands.OpenSession),
     5: Layout(commands.DetachSession, load=_HANDED, fields_since={"handed": 2}),

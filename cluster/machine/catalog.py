@@ -63,8 +63,8 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Applied, Effect, QueueDeclared
 from cluster.machine.policies import Policies, PolicyTable, PolicyTarget
 from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Declared, Ok, Refused, Reply
-from cluster.machine.versions import MACHINE_VERSION, NeedsNewer
-from cluster.types import GroupId, NodeId, QueueId, Stamp
+from cluster.machine.versions import AS_OF_SINCE, MACHINE_VERSION, NeedsNewer
+from cluster.types import AS_OF_NOTHING, AsOf, GroupId, NodeId, QueueId, Stamp
 
 __all__ = [
     "BindingInfo",
@@ -84,6 +84,7 @@ class CatalogMachine:
 
     def __init__(self) -> None:
         self.version = 1
+        self.as_of: AsOf = AS_OF_NOTHING  # the last command; in snapshots since machine version 5
         self.applied = 0  # by this copy alone: while it stays the same, so does all that is read
         self._nodes = Nodes()
         self._groups = Groups()
@@ -144,6 +145,7 @@ class CatalogMachine:
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         """Total: every command, also one it does not know, is answered and never raised about."""
         self.applied += 1
+        self.as_of = stamp.term, stamp.index
         clause = self._clauses.get(cast("type[Any]", type(command)))
         if clause is None:
             name = getattr(command, "tag", type(command).__name__)
@@ -179,6 +181,7 @@ class CatalogMachine:
         """Another one in the same state, for a look at what commands would do."""
         other = CatalogMachine()
         other.version = self.version
+        other.as_of = self.as_of
         other._placing.next_queue_id = self._placing.next_queue_id
         other._routing.generation = self._routing.generation
         for name, table in self._tables.items():
@@ -320,13 +323,18 @@ class CatalogMachine:
         return iter((self.snapshot(),))  # small, and seldom
 
     def snapshot(self) -> bytes:
-        state = {
+        state = self._state()
+        if self.version >= AS_OF_SINCE:
+            state["as_of"] = self.as_of
+        return cbor2.dumps(state, canonical=True)
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "version": self.version,
             "next_queue_id": self.next_queue_id,
             "generation": self.generation,
             "tables": {name: table.dump() for name, table in self._tables.items()},
         }
-        return cbor2.dumps(state, canonical=True)
 
     def beyond(self, data: bytes) -> NeedsNewer | None:
         """Why a snapshot cannot be restored here, if it is of a later release."""
@@ -340,6 +348,8 @@ class CatalogMachine:
         state = cast("dict[str, Any]", cbor2.loads(data))
         self.applied += 1
         self.version = state["version"]
+        term, index = state.get("as_of", AS_OF_NOTHING)
+        self.as_of = term, index
         self._placing.next_queue_id = QueueId(state["next_queue_id"])
         self._routing.generation = state.get("generation", 0)
         for name, table in self._tables.items():
@@ -352,7 +362,9 @@ class CatalogMachine:
                 self._admin.add_vhost(vhost)
 
     def digest(self) -> bytes:
-        return hashlib.blake2b(self.snapshot(), digest_size=16).digest()
+        """Of what is in the tables: of `as_of` the log knows."""
+        state = cbor2.dumps(self._state(), canonical=True)
+        return hashlib.blake2b(state, digest_size=16).digest()
 
     def live_indexes(self) -> list[tuple[int, int]]:
         return []

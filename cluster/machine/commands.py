@@ -33,7 +33,16 @@ from cluster.machine.catalog_commands import (
     RemoveQueue,
     Unbind,
 )
-from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, value
+from cluster.types import (
+    AS_OF_NOTHING,
+    AsOf,
+    ConsumerKey,
+    GroupId,
+    NodeId,
+    QueueId,
+    SessionId,
+    value,
+)
 
 Ranges = Sequence[tuple[int, int]]
 #: (first, last, token): these positions, as they were delivered under this token.
@@ -111,14 +120,22 @@ class CreateQueue:
     vhost: str
     name: str
     config: QueueConfig
+    as_of: AsOf = AS_OF_NOTHING  # as for UpdateQueue
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateQueue:
-    """A policy changed. Takes effect at this index on every replica."""
+    """A policy changed, or what a stream was declared with. Takes effect at this index on every
+    replica.
+
+    `as_of`: of the copy of the catalog that the settings were worked out from. Since machine
+    version 5 a queue that has settings of a later moment keeps them: whoever proposed this had a
+    copy that lagged behind.
+    """
 
     queue: QueueId
     config: QueueConfig
+    as_of: AsOf = AS_OF_NOTHING
 
 
 @dataclass(frozen=True, slots=True)

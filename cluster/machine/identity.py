@@ -10,7 +10,8 @@ from cluster.machine.commands import QueueConfig
 from cluster.machine.consumers import Consumer
 from cluster.machine.effects import Effect
 from cluster.machine.replies import Chunk, StreamChunk
-from cluster.types import ConsumerKey, QueueId
+from cluster.machine.versions import AS_OF_SINCE
+from cluster.types import AS_OF_NOTHING, AsOf, ConsumerKey, QueueId
 
 
 @dataclass(eq=False, slots=True)
@@ -21,6 +22,16 @@ class QueueIdentity:
     config: QueueConfig
     version: int = 1  # of the group's machine
     recorder: EventRecorder | None = None
+    as_of: AsOf = AS_OF_NOTHING  # what the settings hold as of
+
+    def configure(self, config: QueueConfig, as_of: AsOf) -> None:
+        self.config = config
+        if self.version >= AS_OF_SINCE:
+            self.as_of = as_of
+
+    def is_stale(self, as_of: AsOf) -> bool:
+        """Settings as of this moment are older than those that it has."""
+        return self.version >= AS_OF_SINCE and as_of < self.as_of
 
     def capped(self, priority: int) -> int:
         return min(priority, self.config.max_priority)

@@ -79,6 +79,7 @@ from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
 from cluster.machine.versions import ERAS_SINCE, MACHINE_VERSION, NeedsNewer
 from cluster.types import (
+    AS_OF_NOTHING,
     ConsumerKey,
     NodeId,
     QueueId,
@@ -252,6 +253,7 @@ class QueueMachine:
             self._drop(context, queue)
         identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
         identity.version, identity.recorder = self.version, self._recorder
+        identity.configure(command.config, command.as_of)
         self._queues[command.queue] = kind.make(identity, context.now_ms)
         if self._recorder is not None:
             self._recorder.queue_created(identity)
@@ -560,10 +562,11 @@ class QueueMachine:
         self.version = version
         self.now_ms = now_ms
         self._sessions.load(sessions)
-        for queue_id, vhost, name, config_data, state in queues:
+        for queue_id, vhost, name, config_data, state, *as_of in queues:
             config = snapshot.load_config(config_data)
             identity = QueueIdentity(queue_id, vhost, name, config)
             identity.version = version
+            identity.as_of = tuple(as_of[0]) if as_of else AS_OF_NOTHING
             queue = KINDS[config.type].make(identity, now_ms)
             queue.load(state, now_ms)
             self._queues[queue_id] = queue
@@ -622,7 +625,10 @@ def _unknown(command: Any) -> Refused:
 def _row_of(queue: QueueKind, state: Any) -> list[Any]:
     identity = queue.identity
     config = snapshot.dump_config(identity.config)
-    return [identity.id, identity.vhost, identity.name, config, state]
+    row = [identity.id, identity.vhost, identity.name, config, state]
+    if identity.as_of != AS_OF_NOTHING:  # none before version 5 had it
+        row.append(list(identity.as_of))
+    return row
 
 
 def _digest_of(state: Sequence[Any]) -> bytes:

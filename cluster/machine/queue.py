@@ -33,7 +33,6 @@ from cluster.machine.commands import (
     Purge,
     PutConsumer,
     QueueCommand,
-    QueueConfig,
     Ranges,
     RestoreConsumer,
     RestoreIds,
@@ -147,7 +146,7 @@ class Queue:
             case Retime():
                 return self.surgery.retime(context, command)
             case UpdateQueue():
-                return self._update(command.config)
+                return self._update(command)
             case (
                 DeleteMessage()
                 | PutConsumer()
@@ -161,15 +160,18 @@ class Queue:
             case _:
                 assert_never(command)
 
-    def _update(self, config: QueueConfig) -> Reply:
+    def _update(self, command: UpdateQueue) -> Reply:
         """A policy changed; what only a declaration may say stays as declared (A31)."""
+        config = command.config
         wrong = wrong_settings(config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
+        if self.identity.is_stale(command.as_of):
+            return Ok()
         declared = self.identity.config
         if config.expires_ms != declared.expires_ms:
             self.lifetime.reported_ms = None
-        self.identity.config = dataclasses.replace(
+        config = dataclasses.replace(
             config,
             type=declared.type,
             single_active_consumer=declared.single_active_consumer,
@@ -177,6 +179,7 @@ class Queue:
             group_key=declared.group_key,
             auto_delete=declared.auto_delete,
         )
+        self.identity.configure(config, command.as_of)
         self.limits.configure()
         self.checkout.bound_consumers()
         return Ok()

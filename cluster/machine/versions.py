@@ -26,7 +26,8 @@ new machine version on.
 |         |         | brought back; message groups; |
 |         |         | federation: exchanges that others read from, policies with patterns; |
 |         |         | ids that every queue takes once; eras of logs: streams skip what was |
-|         |         | lost, the catalog knows who survived |
+|         |         | lost, the catalog knows who survived; |
+|         |         | settings that are older than those a queue has change nothing |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -50,6 +51,9 @@ ERAS_SINCE: Final = 5
 
 #: From when on who does not acknowledge holds messages of interest until they are sent.
 SENT_SINCE: Final = 5
+
+#: From when on a queue knows as of which moment of the catalog it has its settings.
+AS_OF_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

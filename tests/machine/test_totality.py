@@ -56,6 +56,7 @@ FIELDS: dict[str, Any] = {
     "Literal['', 'create', 'update']": st.sampled_from(["", "create", "update", "x"]),
     "Sequence[tuple[int, int, int]]": deliveries,
     "Sequence[tuple[int, int]]": ranges,
+    "AsOf": st.tuples(integers, integers),
     "tuple[int, int, int]": st.tuples(integers, integers, integers),
     "Sequence[tuple[int, int, int, int]]": st.lists(
         st.tuples(integers, integers, integers, integers), max_size=2

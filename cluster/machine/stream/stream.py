@@ -138,7 +138,7 @@ class Stream:
             case DeleteMessage():
                 return self.leaving.delete(context, command)
             case UpdateQueue():
-                return self._update(context, command.config)
+                return self._update(context, command)
             case Pause():
                 return Refused(WRONG_KIND, "a stream is not paused, but its consumers are")
             case _:
@@ -152,11 +152,15 @@ class Stream:
             self.appending.scheduling.due_ms.clear()
         return reply
 
-    def _update(self, context: ApplyContext, config: QueueConfig) -> Reply:
+    def _update(self, context: ApplyContext, command: UpdateQueue) -> Reply:
+        config = command.config
         wrong = wrong_settings(config)
         if wrong is not None:
             return Refused(BAD_ARGUMENT, wrong)
-        self.identity.config = dataclasses.replace(config, type=self.identity.config.type)
+        if self.identity.is_stale(command.as_of):
+            return Ok()
+        config = dataclasses.replace(config, type=self.identity.config.type)
+        self.identity.configure(config, command.as_of)
         before = self.settings
         settings = self.settings = stream_settings(_config_of(config))
         self.leaving.configure(settings)
