@@ -1,7 +1,8 @@
 """Queues by name: declared in the catalog, made in a group, found and removed again.
 
 Two groups take part and there is no transaction between them: the catalog is asked first when a
-queue is made and last when it goes, and what is left half done reconciliation completes.
+queue is made and last when it goes, and what is left half done reconciliation completes. So a
+queue that the catalog has and its group has not either comes or goes; the group knows which.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cluster.machine.commands import (
     Command,
     DeclareQueue,
     DeleteQueue,
+    QueueConfig,
     RemoveQueue,
     UpdateQueue,
 )
@@ -171,11 +173,26 @@ class QueueNames:
         elif not await self._until(lambda: self._may_place(command)):
             reason = "too few nodes can vote in a new group now: try again when they are back"
             return refused("no_leader", reason)
-        command = self.prepared(command, self._catalog)
+        while True:
+            outcome, deleted = await self._declare(self.prepared(command, self._catalog), config)
+            if deleted is None:
+                return outcome
+            # Its deleter has not come to the catalog yet, or never will. What is declared now is
+            # another queue: finish this one first.
+            removed = await self._retries.ask(CATALOG_GROUP, deleted)
+            if removed.kind != "ok":
+                return removed
+
+    async def _declare(
+        self, command: DeclareQueue, config: QueueConfig
+    ) -> tuple[Outcome, RemoveQueue | None]:
+        """With what is to be removed first: the catalog still has a queue of this name that was
+        deleted in its group.
+        """
         outcome = await self._retries.ask(CATALOG_GROUP, command)
         reply = outcome.reply
         if outcome.kind != "ok" or not isinstance(reply, Declared) or outcome.stamp is None:
-            return outcome
+            return outcome, None
         await self._catalog_read_index.applied_here(outcome.stamp.index)
         info = self._catalog.queue_by_id(reply.queue)
         declared = self._catalog.config_of(reply.queue)
@@ -184,12 +201,14 @@ class QueueNames:
             info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
             declared = replace(config, auto_delete=command.auto_delete)
         made = await self._ask_home(info, create_command(self._catalog, info, declared))
+        if made is not None and getattr(made.reply, "code", None) == NO_QUEUE:
+            return made, RemoveQueue(info.vhost, info.name, info.queue)
         self.declared_count += 1
         self.created_count += reply.created
         if made is None:
             reason = f"queue {info.name!r} is on node {info.node}, which is down; try again"
-            return refused("no_leader", reason)
-        return made if made.kind != "ok" else await self._seen(outcome)
+            return refused("no_leader", reason), None
+        return (made if made.kind != "ok" else await self._seen(outcome)), None
 
     def prepared(self, command: DeclareQueue, catalog: CatalogMachine) -> DeclareQueue:
         """With what this node decides: the members of a group that must be made, by what they have
@@ -265,15 +284,16 @@ class QueueNames:
         if_settled: bool,
         owner: str | None = None,
     ) -> Outcome:
-        """Conditions are judged in the queue's group, then the name is dropped from the catalog.
-        `owner`: by now the name may be that of another queue, which stays.
+        """Conditions are judged in the queue's group, then the name is dropped from the catalog: by
+        reconciliation, if this ends between the two. `owner`: by now the name may be that of
+        another queue, which stays.
         """
         info = await self.find(vhost, name, now=True)
         if isinstance(info, Outcome):
             return info
         if owner is not None and info.owner != owner:
             return Outcome("ok", Ok(0))
-        delete = DeleteQueue(info.queue, if_unused, if_empty, if_settled)
+        delete = DeleteQueue(info.queue, if_unused, if_empty, if_settled, fence=True)
         outcome = await self._ask_home(info, delete)
         if outcome is None:
             outcome = Outcome("ok", Ok(0))  # it ended with its node

@@ -1,5 +1,5 @@
-"""What is still to be done so that the groups agree with the catalog. Pure: reads two machines,
-returns commands.
+"""What is still to be done so that the groups agree with the catalog, and the catalog with the
+groups about what was deleted in them. Pure: reads two machines, returns commands.
 
 Level-triggered on purpose: nothing here depends on having seen a change happen, so a lost effect, a
 crash between two steps or a change of leader costs a second at most and never leaves a queue half
@@ -23,6 +23,7 @@ from cluster.machine.commands import (
     NodeDown,
     NodeUp,
     QueueConfig,
+    RemoveQueue,
     UpdateQueue,
 )
 from cluster.peers.peers import PeerState
@@ -56,26 +57,34 @@ def queues_to_compare(
 ) -> list[QueueId]:
     """All that the catalog or the group knows; what is to be dropped comes last."""
     wanted = dict.fromkeys(info.queue for info in catalog.queues_of(group))
-    return [*wanted, *(queue for queue in machine.queues() if queue not in wanted)]
+    held = [*machine.queues(), *machine.fenced()]
+    return [*wanted, *(queue for queue in held if queue not in wanted)]
 
 
 def commands_for(
     catalog: CatalogMachine, machine: QueueMachine, group: GroupId, queues: Iterable[QueueId]
 ) -> list[Command]:
-    """Make, change and drop these queues of one group so that they are what the catalog says."""
+    """Make, change and drop these queues of one group so that they are what the catalog says. A
+    `RemoveQueue` is for the catalog: whoever deleted the queue in the group has not come so far.
+    It is not made again, for its positions would begin at 1 under an id of which others know how
+    far they have read it.
+    """
     commands: list[Command] = []
+    fenced = set(machine.fenced())
     # A queue numbered above what this copy of the catalog has given out is newer than the copy.
     known = catalog.next_queue_id
     for queue in queues:
         info, kind = catalog.queue_by_id(queue), machine.find(queue)
         if info is None or info.group != group:
-            if kind is not None and queue < known:
+            if (kind is not None or queue in fenced) and queue < known:
                 commands.append(DeleteQueue(queue))
             continue
         declared = catalog.config_of(queue)
         assert declared is not None, "every queue of the catalog has settings"
         if kind is None:
-            if not _is_leaving(catalog, info):
+            if machine.is_fenced(queue, info.vhost, info.name):
+                commands.append(RemoveQueue(info.vhost, info.name, queue))
+            elif not _is_leaving(catalog, info):
                 commands.append(create_command(catalog, info, declared))
             continue
         config = effective_config(catalog, info, declared)

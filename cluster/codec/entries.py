@@ -387,7 +387,9 @@ _COMMANDS: dict[int, Layout] = {
         dump=_CONFIG_DUMP,
         fields_since={"as_of": PASSED_OVER},
     ),
-    3: Layout(commands.DeleteQueue, fields_since={"if_settled": SETTLED_SINCE}),
+    3: Layout(
+        commands.DeleteQueue, fields_since={"if_settled": SETTLED_SINCE, "fence": PASSED_OVER}
+    ),
     4: Layout(commands.OpenSession),
     5: Layout(commands.DetachSession, load=_HANDED, fields_since={"handed": 2}),
     6: Layout(commands.CloseSession, load=_HANDED, fields_since={"handed": 2}),

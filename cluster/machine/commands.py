@@ -112,8 +112,8 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
-    """Create, or do nothing when the queue exists already. `name` and `vhost` are for death records
-    and people.
+    """Create, or do nothing when the queue exists already. Refused of one that was deleted: see
+    `DeleteQueue.fence`. `name` and `vhost` are for death records and people.
     """
 
     queue: QueueId
@@ -146,6 +146,10 @@ class DeleteQueue:
     #: Nor does any consumer hold a message of it, nor is a dead letter on its way; since machine
     #: version 5.
     if_settled: bool = False
+    #: The catalog still has the queue: its id stays fenced, so that it is not made again under it,
+    #: until the catalog has it no more and this command comes without a fence. Since machine
+    #: version 5.
+    fence: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,12 @@ def incarnations_known(states: Iterable[bytes]) -> dict[NodeId, int]:
 
 
 def queue_ids(states: Iterable[bytes]) -> set[int]:
-    """Of the queues in the states of groups."""
-    return {row[0] for data in states for row in snapshot.decode(data)[3]}
+    """Of the queues in the states of groups, and of those whose ids are fenced there."""
+    found: set[int] = set()
+    for _, _, _, queues, *later in map(snapshot.decode, states):
+        fenced = later[3] if len(later) > 3 else ()
+        found |= {row[0] for row in (*queues, *fenced)}
+    return found
 
 
 def found_again(

@@ -77,7 +77,7 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
-from cluster.machine.versions import ERAS_SINCE, MACHINE_VERSION, NeedsNewer
+from cluster.machine.versions import ERAS_SINCE, FENCES_SINCE, MACHINE_VERSION, NeedsNewer
 from cluster.types import (
     AS_OF_NOTHING,
     ConsumerKey,
@@ -132,6 +132,8 @@ class QueueMachine:
         self._sessions = SessionTable(self._queues)
         self._transactions = Transactions(self._queues)
         self._removed: dict[str, Removed] = {}  # of queues that were deleted
+        #: Vhost and name of those that were deleted here, and that the catalog may still have.
+        self._fenced: dict[QueueId, tuple[str, str]] = {}
         self.counters = GroupCounters()
         self._timetable = Timetable(self._queues)
         self._recorder: EventRecorder | None = None
@@ -239,6 +241,11 @@ class QueueMachine:
             queue.used(context.now_ms)
             context.touch(queue.id)
             return Ok()
+        if self.is_fenced(command.queue, command.vhost, command.name):
+            return Refused(
+                NO_QUEUE,
+                f"queue {command.name} was deleted under this id: declare it again, under another",
+            )
         kind = KINDS.get(command.config.type)
         if kind is None or self.version < kind.since:
             names = [name for name, each in KINDS.items() if each.since <= self.version]
@@ -255,6 +262,7 @@ class QueueMachine:
         identity.version, identity.recorder = self.version, self._recorder
         identity.configure(command.config, command.as_of)
         self._queues[command.queue] = kind.make(identity, context.now_ms)
+        self._fenced.pop(command.queue, None)
         if self._recorder is not None:
             self._recorder.queue_created(identity)
         context.touch(command.queue)
@@ -274,6 +282,8 @@ class QueueMachine:
     def _delete_queue(self, context: ApplyContext, command: DeleteQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is None:
+            if not command.fence:
+                self._fenced.pop(command.queue, None)
             return _no_queue(command.queue)
         if command.if_unused and queue.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
@@ -293,6 +303,8 @@ class QueueMachine:
             )
         count = queue.message_count
         self._drop(context, queue)
+        if command.fence and context.version >= FENCES_SINCE:
+            self._fenced[queue.id] = queue.identity.vhost, queue.name
         return Ok(count)
 
     # --- what queues ask of the group: see context.GroupOfQueues ----------------------------------
@@ -361,6 +373,16 @@ class QueueMachine:
 
     def queues(self) -> list[QueueId]:
         return [queue.id for queue in self._in_order()]
+
+    def fenced(self) -> list[QueueId]:
+        """Of queues that were deleted here, and that the catalog may still have."""
+        return sorted(self._fenced)
+
+    def is_fenced(self, queue: QueueId, vhost: str, name: str) -> bool:
+        """By name, too: a catalog that lost with a majority that there was a queue may have given
+        its id to another.
+        """
+        return self._fenced.get(queue) == (vhost, name)
 
     def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
         """The first ones on their way to other groups."""
@@ -537,6 +559,8 @@ class QueueMachine:
             state.append(dump_removed(self._removed))
         if self.version >= ERAS_SINCE:
             state.append(self._era)
+        if self._fenced:  # none before version 5 had them
+            state.append([[queue, *self._fenced[queue]] for queue in self.fenced()])
         return state
 
     def _in_order(self) -> list[QueueKind]:
@@ -578,6 +602,8 @@ class QueueMachine:
         if version >= 2:
             self._removed = load_removed(later[1])
         self._enter(later[2] if version >= ERAS_SINCE else 0)
+        for queue_id, vhost, name in later[3] if len(later) > 3 else ():
+            self._fenced[QueueId(queue_id)] = vhost, name
 
     def digest(self) -> bytes:
         """Equal on every replica at the same entry. From version 2 on it costs what changed."""

@@ -27,7 +27,8 @@ new machine version on.
 |         |         | federation: exchanges that others read from, policies with patterns; |
 |         |         | ids that every queue takes once; eras of logs: streams skip what was |
 |         |         | lost, the catalog knows who survived; |
-|         |         | settings that are older than those a queue has change nothing |
+|         |         | settings that are older than those a queue has change nothing; |
+|         |         | a deleted queue is not made again while the catalog has it |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -54,6 +55,9 @@ SENT_SINCE: Final = 5
 
 #: From when on a queue knows as of which moment of the catalog it has its settings.
 AS_OF_SINCE: Final = 5
+
+#: From when on a group fences the ids of queues that the catalog still has.
+FENCES_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

@@ -18,7 +18,7 @@ from cluster.catalog.reconcile import commands_for, queues_to_compare
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
 from cluster.machine import QueueMachine
-from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown
+from cluster.machine.commands import CreateGroup, ForgetNode, ForgetVolatile, NodeDown, RemoveQueue
 from cluster.members.moving import Moving, MovingNode
 from cluster.turns import until_turn
 from cluster.types import CATALOG_GROUP, GroupId, NodeId
@@ -179,7 +179,10 @@ class MaintenanceLoop:
             some = compared[start : start + QUEUES_AT_ONCE]
             for command in commands_for(tables, machine, group.id, some):
                 agrees = False
-                group.propose(command)
+                if isinstance(command, RemoveQueue):
+                    self._cluster.propose(CATALOG_GROUP, command)
+                else:
+                    group.propose(command)
         if agrees:
             self._agreed[group.id] = state
         else:

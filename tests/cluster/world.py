@@ -11,13 +11,15 @@ from random import Random
 from typing import Any
 
 import cbor2
+import pytest
 
 from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.groups.group import Group
+from cluster.groups.outcome import Outcome
 from cluster.log import LogOptions
 from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import Enqueue
+from cluster.machine.commands import Command, Enqueue, RemoveQueue
 from cluster.raft.link_auth import LINK_VERSIONS
 from cluster.raft.messages import BEATS, BEATS_ANSWERED, singles
 from cluster.seams import GONE_AFTER_S, Down
@@ -339,6 +341,28 @@ class World:
 
 
 #: Its arguments are those of `World`.
+class HalfWay(Exception):
+    """Here the deleter dies."""
+
+
+async def delete_half(node: ClusterNode, name: str = "q", **how: Any) -> None:
+    """The group drops the queue, and nobody tells the catalog."""
+    retries = node.names._retries
+    ask = retries.ask
+
+    async def mortal(group: GroupId, command: Command, **more: Any) -> Outcome:
+        if isinstance(command, RemoveQueue):
+            raise HalfWay
+        return await ask(group, command, **more)
+
+    retries.ask = mortal
+    try:
+        with pytest.raises(HalfWay):
+            await node.remove_queue("/", name, **how)
+    finally:
+        retries.ask = ask
+
+
 MakeWorld = Callable[..., World]
 
 

@@ -209,6 +209,7 @@ SAMPLES_V5: dict[str, Any] = {
 PASSED_OVER = {
     "create_queue_as_of": c.CreateQueue(1, "/", "q", c.QueueConfig(max_length=2), (7, 99)),
     "update_queue_as_of": c.UpdateQueue(1, c.QueueConfig(max_length=2), (7, 99)),
+    "delete_queue_fence": c.DeleteQueue(1, True, fence=True),
 }
 SAMPLES_V5 |= PASSED_OVER
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5

@@ -18,6 +18,7 @@ from nats.js.client import JetStreamContext
 
 from node.broker.bodies import PARTED_OVER_BYTES
 from node.node import Node
+from tests.cluster.world import delete_half
 from tests.node.nats.test_jetstream import api
 from tests.node.nodes import Nodes, until
 from tests.testkit.waiting import WAIT_S
@@ -132,3 +133,22 @@ async def test_large_bodies_are_followed_part_by_part(nodes: Nodes):
         assert found == bodies
         with pytest.raises(DeliveryError):
             await channel.default_exchange.publish(aio_pika.Message(b"x"), routing_key="M")
+
+
+async def test_a_source_misses_nothing_of_a_stream_whose_deletion_ended_half_way(nodes: Nodes):
+    """Made again under the same id, it would begin at 1: what the source has taken already."""
+    async with jetstream_at(nodes.one) as js:
+        await make(js, "S", subjects=["s"])
+        await make(js, "A", sources=[{"name": "S"}])
+        for _ in range(5):
+            await js.publish("s", b"before")
+        await until(lambda: len(rows(nodes, "A")) == 5)
+
+        await delete_half(nodes.one.cluster, "S")
+        await until(lambda: nodes.one.broker.locate("/", "S") is None or rows(nodes, "S") == [])
+        await asyncio.sleep(2)
+        answer = await api(js, "STREAM.CREATE.S", name="S", subjects=["s"])
+        assert "error" not in answer, answer
+        for _ in range(4):
+            await js.publish("s", b"after it")
+        await until(lambda: len(rows(nodes, "A")) == 9)
