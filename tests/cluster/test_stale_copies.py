@@ -65,7 +65,9 @@ async def test_a_stream_that_was_told_to_keep_all_drops_nothing(
     assert isinstance(declared.reply, Declared)
     queue, group = declared.reply.queue, declared.reply.group
     _, third = await cut_off(world)
-    assert (await world[third].change_stream("/", "q", stream(-1))).kind == "ok"
+    info = world[third].catalog_machine.queue_by_id(queue)
+    assert info is not None
+    assert (await world[third].change_stream(info, stream(-1))).kind == "ok"
     assert await confirmed(world, third, group, queue) == 10
 
     for _ in range(50):
