@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.catalog.reconcile import commands_for, queues_to_compare
+from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.effects import Applied
 from cluster.machine.replies import Ok, Refused
-from cluster.types import Stamp
+from cluster.types import GroupId, Stamp
 
 MEMBERS = ["n1", "n2", "n3"]
 
@@ -65,3 +67,27 @@ class Book:
         copy.invariants()
         assert copy.digest() == self.machine.digest()
         return copy
+
+
+class ComparedGroup:
+    """A group, number 1, that is compared with copies of the catalog."""
+
+    def __init__(self, version: int = 5) -> None:
+        self.machine = QueueMachine(version)
+        self.index = 0
+
+    def apply(self, command: Any) -> Any:
+        """The reply; a copy from a snapshot answers the same, and is in the same state then."""
+        self.index += 1
+        copy = QueueMachine()
+        copy.restore(self.machine.snapshot())
+        stamp = Stamp(self.index, 1, 0)
+        reply = self.machine.apply(stamp, command).reply
+        assert copy.apply(stamp, command).reply == reply
+        assert copy.snapshot() == self.machine.snapshot() == b"".join(copy.snapshot_pieces())
+        assert copy.digest() == self.machine.digest()
+        return reply
+
+    def to_do(self, catalog: CatalogMachine) -> list[c.Command]:
+        known = catalog, self.machine, GroupId(1)
+        return commands_for(*known, queues_to_compare(*known))

@@ -4,47 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.catalog.reconcile import commands_for, queues_to_compare
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.founding import queue_ids
 from cluster.machine.replies import NO_QUEUE, Ok, Refused
-from cluster.types import GroupId, QueueId, Stamp
-from tests.machine.catalog_world import Book
+from cluster.types import QueueId
+from tests.machine.catalog_world import Book, ComparedGroup
 
 QUEUE = QueueId(1)
-GROUP = GroupId(1)
 DELETE = c.DeleteQueue(QUEUE, fence=True)
 
 
-class Group:
-    def __init__(self, version: int = 5) -> None:
-        self.machine = QueueMachine(version)
-        self.index = 0
-
-    def apply(self, command: Any) -> Any:
-        self.index += 1
-        copy = QueueMachine()
-        copy.restore(self.machine.snapshot())
-        stamp = Stamp(self.index, 1, 0)
-        reply = self.machine.apply(stamp, command).reply
-        assert copy.apply(stamp, command).reply == reply
-        assert copy.snapshot() == self.machine.snapshot() == b"".join(copy.snapshot_pieces())
-        assert copy.digest() == self.machine.digest()
-        return reply
-
-    def to_do(self, book: Book) -> list[c.Command]:
-        known = book.machine, self.machine, GROUP
-        return commands_for(*known, queues_to_compare(*known))
-
-
-def made(version: int = 5) -> tuple[Book, Group]:
+def made(version: int = 5) -> tuple[Book, ComparedGroup]:
     """A queue in the catalog and in its group."""
-    book, group = Book(), Group(version)
+    book, group = Book(), ComparedGroup(version)
     book.queue("q")
-    [create] = group.to_do(book)
+    [create] = group.to_do(book.machine)
     assert group.apply(create) == Ok(1)
-    assert group.to_do(book) == []
+    assert group.to_do(book.machine) == []
     return book, group
 
 
@@ -61,14 +38,14 @@ def test_a_deletion_that_ended_half_way_is_finished_in_the_catalog() -> None:
     assert group.apply(DELETE) == Ok(0)
 
     assert refused(group.apply(create()))
-    [removal] = group.to_do(book)
+    [removal] = group.to_do(book.machine)
     assert removal == c.RemoveQueue("/", "q", QUEUE)
     book.does(removal)
     assert refused(group.apply(create()))
-    [forget] = group.to_do(book)
+    [forget] = group.to_do(book.machine)
     assert forget == c.DeleteQueue(QUEUE)
     assert refused(group.apply(forget))
-    assert group.machine.fenced() == group.to_do(book) == []
+    assert group.machine.fenced() == group.to_do(book.machine) == []
 
 
 def test_of_a_fence_that_was_dropped_nothing_is_left_in_the_state() -> None:
@@ -96,13 +73,13 @@ def test_a_deletion_that_is_refused_fences_nothing() -> None:
     book, group = made()
     group.apply(c.Enqueue(QUEUE, None, 0, [b"x"]))
     assert isinstance(group.apply(c.DeleteQueue(QUEUE, if_empty=True, fence=True)), Refused)
-    assert group.machine.fenced() == group.to_do(book) == []
+    assert group.machine.fenced() == group.to_do(book.machine) == []
 
 
 def test_a_copy_of_the_catalog_from_before_the_queue_leaves_the_fence() -> None:
     _, group = made()
     group.apply(DELETE)
-    assert group.to_do(Book()) == []
+    assert group.to_do(Book().machine) == []
     assert group.machine.fenced() == [QUEUE]
 
 
@@ -111,9 +88,9 @@ def test_an_id_that_a_catalog_gave_again_after_a_loss_is_made() -> None:
     group.apply(DELETE)
     lost = Book()
     lost.queue("other")
-    [command] = group.to_do(lost)
+    [command] = group.to_do(lost.machine)
     assert group.apply(command) == Ok(1)
-    assert group.machine.fenced() == group.to_do(lost) == []
+    assert group.machine.fenced() == group.to_do(lost.machine) == []
 
 
 def test_no_recovery_gives_an_id_that_is_fenced_to_another_queue() -> None:
@@ -128,6 +105,6 @@ def test_without_a_fence_and_before_version_5_the_queue_is_made_again() -> None:
     for version, delete in ((5, c.DeleteQueue(QUEUE)), (4, DELETE)):
         book, group = made(version)
         assert group.apply(delete) == Ok(0)
-        [again] = group.to_do(book)
+        [again] = group.to_do(book.machine)
         assert isinstance(again, c.CreateQueue)
         assert group.apply(again) == Ok(1)

@@ -8,37 +8,17 @@ from typing import Any
 
 import pytest
 
-from cluster.catalog.reconcile import commands_for, queues_to_compare
-from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.replies import Ok
-from cluster.types import AS_OF_NOTHING, GroupId, QueueId, Stamp, first_term_of
-from tests.machine.catalog_world import Book
+from cluster.types import AS_OF_NOTHING, QueueId, Stamp, first_term_of
+from tests.machine.catalog_world import Book, ComparedGroup
 
 QUEUE = QueueId(1)
-GROUP = GroupId(1)
 
 
-class Group:
+class Group(ComparedGroup):
     """One that holds the queue, and whose leaders look at copies of the catalog."""
-
-    def __init__(self, version: int = 5) -> None:
-        self.machine = QueueMachine(version)
-        self.index = 0
-
-    def apply(self, command: Any) -> Any:
-        self.index += 1
-        reply = self.machine.apply(Stamp(self.index, 1, 0), command).reply
-        copy = QueueMachine()
-        copy.restore(self.machine.snapshot())
-        assert copy.snapshot() == self.machine.snapshot() == b"".join(copy.snapshot_pieces())
-        assert copy.digest() == self.machine.digest()
-        return reply
-
-    def to_do(self, catalog: CatalogMachine) -> list[c.Command]:
-        known = catalog, self.machine, GROUP
-        return commands_for(*known, queues_to_compare(*known))
 
     def reconcile(self, catalog: CatalogMachine) -> c.Command:
         """What was to be done; it is done."""

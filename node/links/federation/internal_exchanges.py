@@ -22,8 +22,8 @@ from node.links.federation.connecting import Connecting, Federated, as_longs, pa
 
 #: How often a link looks whether the bindings here have changed.
 FOLLOW_S: Final = 0.1
-#: How often it looks whether what it made upstream is still there, and is one. A link has one owner
-#: again long before that.
+#: How often it checks that its exchange is still there upstream, and renews it where it found two:
+#: by then no other node starts the same link any more.
 CHECK_S: Final = 10.0
 
 
