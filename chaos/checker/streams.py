@@ -280,13 +280,15 @@ def _deliveries(steady_clocks: bool, ops: Sequence[Op]) -> Verdict:
 
 def _early(seen: _Seen, ops: Sequence[Op]) -> Iterator[str]:
     """Handed out again before the time was over that who has it has to acknowledge it, which began
-    after he had asked. What somebody gave back himself may come at any time.
+    after he had asked. What somebody gave back himself may come at any time. So may what an
+    acknowledgement of a later message would mean too: a new leader does not know what the one
+    before has sent, and hands out all of it first.
     """
     asked_ns = {op.index: op.monotonic_ns for op in ops if op.f == "pull"}
     given_back = {_one(op) for op in ops if op.f == "ack" and op.value["word"] == "-NAK"}
     handed: dict[tuple[str, str, int], list[Op]] = {}
     for op in ops:
-        if op.f == "handed" and seen.consumers[_one(op)[:2]]["ack_wait_s"] is not None:
+        if op.f == "handed" and seen.consumers[_one(op)[:2]]["policy"] == "explicit":
             handed.setdefault(_one(op), []).append(op)
     for one, each in handed.items():
         if one in given_back:

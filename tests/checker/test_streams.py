@@ -217,6 +217,14 @@ class TestDeliveries:
         jumping = stream_deliveries(steady_clocks=False)
         assert jumping(story.history.ops).valid is True
 
+    def test_to_two_by_a_new_leader_where_a_later_acknowledgement_means_it_too(self):
+        story = Story(policy="all")
+        story.put("a", 1)
+        story.handed(1, "a")
+        story.handed(1, "a", count=2, after_ms=0)
+
+        assert self.check(story.history.ops).valid is True
+
     def test_to_two_because_the_first_gave_it_back(self, story: Story):
         story.put("a", 1)
         story.handed(1, "a")
