@@ -30,7 +30,7 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.timetable import Deadline
-from cluster.types import ORDINAL_BITS, ConsumerKey, made
+from cluster.types import ORDINAL_BITS, ConsumerKey, era_of, made
 
 SPAN_MS_MAX = 1 << 40
 #: Up to so many ready messages are dealt out one by one; more are shared in ranges, so that a batch
@@ -38,6 +38,8 @@ SPAN_MS_MAX = 1 << 40
 DEAL_SINGLY_MAX = 16
 #: One command hands out no more chunks than these; the rest waits for the next one, or a Tick.
 CHUNKS_AT_ONCE_MAX = 4_096
+#: More entries than a log loses with a majority.
+ENTRIES_LOST_MAX = 1 << 30
 
 
 @dataclass(eq=False, slots=True)
@@ -194,6 +196,11 @@ class Checkout:
             token = floor
         self.last_token = token
         return token
+
+    def skip_lost(self, context: ApplyContext) -> None:
+        """Tokens go on above those of decisions that were lost."""
+        at = context.index + era_of(context.stamp.term) * ENTRIES_LOST_MAX
+        self.last_token = max(self.last_token, at << ORDINAL_BITS)
 
     def elect(self, context: ApplyContext) -> None:
         """Choose the single active consumer, where there is one."""

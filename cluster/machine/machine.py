@@ -224,9 +224,8 @@ class QueueMachine:
         """The log goes on from an earlier moment, and may have lost its end."""
         self._enter(era_of(context.stamp.term))
         for queue in self._in_order():
-            if isinstance(queue, Stream):
-                queue.skip_lost()
-                context.touch(queue.id)
+            queue.skip_lost(context)
+            context.touch(queue.id)
 
     def _enter(self, era: int) -> None:
         """It is noted from the version on that skips what was lost."""
@@ -261,7 +260,9 @@ class QueueMachine:
         identity = QueueIdentity(command.queue, command.vhost, command.name, command.config)
         identity.version, identity.recorder = self.version, self._recorder
         identity.configure(command.config, command.as_of)
-        self._queues[command.queue] = kind.make(identity, context.now_ms)
+        queue = self._queues[command.queue] = kind.make(identity, context.now_ms)
+        if self._era and isinstance(queue, Queue):  # perhaps one was lost, and this is it again
+            queue.skip_lost(context)
         self._fenced.pop(command.queue, None)
         if self._recorder is not None:
             self._recorder.queue_created(identity)

@@ -68,7 +68,7 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.subscribing import Subscriptions
 from cluster.machine.surgery import Surgery
 from cluster.machine.timetable import Deadline
-from cluster.types import ConsumerKey
+from cluster.types import ConsumerKey, numbers_skipped
 
 
 class Queue:
@@ -189,6 +189,11 @@ class Queue:
         self.identity.version = version
         self.checkout.seen = self.messages.store.next - 1
         self.checkout.bound_consumers()
+
+    def skip_lost(self, context: ApplyContext) -> None:
+        """Others know messages by their positions, and decisions by their tokens."""
+        self.messages.store.next += numbers_skipped(context.stamp.term)
+        self.checkout.skip_lost(context)
 
     def close(self, context: ApplyContext) -> None:
         """It is being deleted."""

@@ -25,7 +25,7 @@ new machine version on.
 |         |         | fetched by position, and end no cycle of dead letters when they are |
 |         |         | brought back; message groups; |
 |         |         | federation: exchanges that others read from, policies with patterns; |
-|         |         | ids that every queue takes once; eras of logs: streams skip what was |
+|         |         | ids that every queue takes once; eras of logs: numbers skip what was |
 |         |         | lost, the catalog knows who survived; |
 |         |         | settings that are older than those a queue has change nothing; |
 |         |         | a deleted queue is not made again while the catalog has it |

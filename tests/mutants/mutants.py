@@ -1215,8 +1215,8 @@ STREAMS = (
     Mutant(
         "sequences of what was lost with a majority are given again",
         "cluster/machine/machine.py",
-        "                queue.skip_lost()\n",
-        "                pass\n",
+        "            queue.skip_lost(context)\n            context.touch(queue.id)\n",
+        "            pass\n",
         (STREAM,),
     ),
     Mutant(

@@ -17,7 +17,7 @@ import cbor2
 
 from cluster.types import GroupId, NodeId
 from node.node import Node
-from node.settings.settings import load
+from node.settings.settings import Settings, load
 from quorate.ports import free_port
 from tests.testkit import threads
 from tests.testkit.waiting import WAIT_S, until
@@ -86,8 +86,11 @@ class Nodes:
         """From its next start on."""
         self._flags[name] |= flags
 
+    def settings(self, name: str) -> Settings:
+        return load(environment={}, flags=self._flags[name])
+
     async def start(self, name: str) -> Node:
-        node = Node(load(environment={}, flags=self._flags[name]))
+        node = Node(self.settings(name))
         await node.start()
         node.cluster.config = replace(node.cluster.config, balance_after_s=self._balance_after_s)
         self.nodes[name] = node

@@ -48,10 +48,8 @@ from cluster.machine.stream.settings import StreamSettings, stream_settings
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
-from cluster.types import ConsumerKey
+from cluster.types import ConsumerKey, numbers_skipped
 
-#: More messages than a stream loses with a majority.
-LOST_MAX: Final = 1_000_000_000
 NOT_LIKE_A_QUEUE: Final = (
     "messages of a stream stay: read them by a consumer of the stream, and acknowledge to that"
 )
@@ -175,12 +173,10 @@ class Stream:
     def set_version(self, version: int) -> None:
         self.identity.version = version
 
-    def skip_lost(self) -> None:
-        """No sequence stands for two messages: others may have taken what is gone here. A mirror
-        takes it once more.
-        """
+    def skip_lost(self, context: ApplyContext) -> None:
+        """A mirror takes once more what is gone here."""
         if self.settings.mirror is None:
-            self.retained.skip(LOST_MAX)
+            self.retained.skip(numbers_skipped(context.stamp.term))
 
     def close(self, context: ApplyContext) -> None:
         """It is being deleted."""

@@ -17,6 +17,13 @@ from pamqp.commands import Basic
 
 from cluster.machine.commands import PutEntry
 from node.node import Node
+from node.operating.recovery import recover
+from quorate.cli.api import Patient
+from quorate.cli.backup import (
+    _Further,  # pyright: ignore[reportPrivateUsage]
+    run_backup,
+    run_restore,
+)
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, free_ports, until
 
@@ -345,6 +352,61 @@ async def _at_least(api: Api, messages: int) -> bool:
 async def _runs_elsewhere(api: Api, owner: str) -> bool:
     shown = await state(api)
     return shown["state"] == "running" and shown["node"] != owner
+
+
+async def test_after_a_recovery_new_messages_are_not_taken_for_those_that_were_lost(tmp_path: Path):
+    """The survivor was away while others were moved: it gives their positions again."""
+    names = ["n1", "n2", "n3"]
+    async with Nodes(tmp_path / "one", 3) as ours, Nodes(tmp_path / "two") as theirs:
+        there = api_of(theirs.one)
+        await ours.declare("a")
+        await shovel(api_of(ours.one), dest_uri=uri_of(theirs.one))
+        await publish(uri_of(ours.one), "a", ["kept"])
+        await until(lambda: _has(there, "b", 1))
+        info = ours.one.broker.locate("/", "a")
+        assert info is not None
+        copies = [node.cluster.groups[info.group] for node in ours.nodes.values()]
+        await until(lambda: len({copy.applied_index for copy in copies}) == 1)
+        await ours.stop("n3")
+        await publish(uri_of(ours.one), "a", ["lost 1", "lost 2"])
+        await until(lambda: _has(there, "b", 3))
+        for name in names[:2]:
+            await ours.stop(name, transfer=False)
+        await recover(ours.settings("n3"), names[:2])
+        survivor = await ours.start("n3")
+        await until(lambda: survivor.broker.leads(info.group))
+        new = [f"new {number}" for number in range(4)]
+        await publish(uri_of(survivor), "a", new)
+
+        await until(lambda: _has(api_of(survivor), "a", 0))
+        moved = await drained(uri_of(theirs.one), "b")
+        assert set(moved) == {"kept", "lost 1", "lost 2", *new}
+
+
+async def test_after_each_restore_of_a_backup_new_messages_are_new_to_a_destination(tmp_path: Path):
+    backup = tmp_path / "backup"
+    async with Nodes(tmp_path / "two") as theirs:
+        there = api_of(theirs.one)
+        async with Nodes(tmp_path / "one") as ours:
+            await ours.declare("a")
+            await shovel(api_of(ours.one), dest_uri=uri_of(theirs.one))
+            await publish(uri_of(ours.one), "a", ["kept"])
+            await until(lambda: _has(there, "b", 1))
+            await until(lambda: _has(api_of(ours.one), "a", 0))
+            await asyncio.to_thread(run_backup, Patient(ours.url("n1"), as_json=True), backup)
+            await publish(uri_of(ours.one), "a", ["gone 1", "gone 2"])
+            await until(lambda: _has(there, "b", 3))
+        for time in ("first", "second"):
+            restored, further = tmp_path / time, _Further([], {}, None)
+            await asyncio.to_thread(
+                run_restore, backup, restored, "test", ["n1"], further, as_json=True
+            )
+            async with Nodes(tmp_path, data_dir=str(restored)) as ours:
+                new = [f"{time} {number}" for number in range(4)]
+                await publish(uri_of(ours.one), "a", new)
+                await until(lambda ours=ours: _has(api_of(ours.one), "a", 0))
+                moved = await drained(uri_of(theirs.one), "b")
+                assert set(moved) - {"kept", "gone 1", "gone 2"} == set(new)
 
 
 # --- JetStream ------------------------------------------------------------------------------------
