@@ -70,7 +70,6 @@ class NatsTaker:
         self.uri = uri
         self._js: JetStreamContext = cast(Any, client).jetstream()
         self._origin = origin
-        self._stream = ""
         self._left: int | None = None
         self._subscription: JetStreamContext.PullSubscription
         self._fetched: deque[Msg] = deque()
@@ -90,8 +89,6 @@ class NatsTaker:
                     max_ack_pending=shovel.prefetch,
                 ),
             )
-        created = (await self._js.stream_info(source.stream)).created
-        self._stream = f"{source.stream}.{created}"
         if isinstance(shovel.delete_after, int):
             self._left = shovel.delete_after
         self._subscription = await self._js.pull_subscribe_bind(
@@ -122,8 +119,9 @@ class NatsTaker:
             message_id=headers.get(Header.MSG_ID.value),
             delivery_mode=PERSISTENT,
         )
-        sequence = message.metadata.sequence.stream
-        identity = f"{self._origin}.{self._stream}.{sequence}"
+        at = message.metadata
+        # Made again, or restored, a stream has the same sequences at other times.
+        identity = f"{self._origin}.{at.sequence.stream}.{at.timestamp.isoformat()}"
         return Item(message, message.data, Message(properties, "", message.subject, identity))
 
     async def settle(self, tag: Any) -> None:

@@ -453,3 +453,37 @@ async def test_a_stream_is_a_source_and_a_subject_a_destination(tmp_path: Path):
         info = await js.consumer_info("in", "mover")
         assert info.num_pending == 0
         await client.close()
+
+
+async def test_a_stream_that_was_made_again_has_other_messages_under_its_sequences(tmp_path: Path):
+    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
+        server = nodes.one.nats
+        assert server is not None
+        api, address = api_of(nodes.one), uri_of(nodes.one)
+        await declare_stream(address, "in")
+        source = {"src-protocol": "nats", "src-stream": "in", "src-consumer": "mover"}
+        uri = f"nats://guest:guest@{server.address}"
+        await shovel(api, **source, src_uri=uri, src_queue=None)
+        for time in ("before", "after"):
+            await until(lambda: _has_just_begun(api))
+            bodies = [f"{time} {number}" for number in range(3)]
+            await publish(address, "in", bodies)
+            await until(lambda: _has_moved(api, 3))
+            assert await drained(address, "b") == bodies
+            assert (await api.ask("DELETE", "queues/%2F/in")).status == 204
+            await declare_stream(address, "in")
+            assert (await api.ask("DELETE", "shovels/vhost/%2F/s/restart")).status == 204
+
+
+async def declare_stream(address: str, name: str) -> None:
+    async with channel_to(address) as channel:
+        await channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+
+
+async def _has_just_begun(api: Api) -> bool:
+    shown = await state(api)
+    return shown["state"] == "running" and not shown["messages"]
+
+
+async def _has_moved(api: Api, messages: int) -> bool:
+    return (await state(api)).get("messages", 0) >= messages
