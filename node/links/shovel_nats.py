@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +30,9 @@ FETCHED_MAX: Final = 256
 #: Until the next look whether the connection is still there.
 FETCH_S: Final = 5.0
 PERSISTENT: Final = 2
+#: Of a header; the client takes no other.
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_EXPECTED: Final = "Nats-Expected-"
 
 
 @asynccontextmanager
@@ -78,7 +82,10 @@ class NatsTaker:
 
     async def begin(self, source: NatsSource, shovel: Shovel) -> None:
         try:
-            await self._js.consumer_info(source.stream, source.consumer)
+            info = await self._js.consumer_info(source.stream, source.consumer)
+            if info.config.ack_policy == AckPolicy.NONE and shovel.ack_mode != "no-ack":
+                # What it has delivered is gone there, whatever becomes of it here.
+                raise ConnectionError(f"consumer '{source.consumer}' does not acknowledge")
         except NotFoundError:
             await cast(Any, self._js).add_consumer(
                 source.stream,
@@ -163,5 +170,7 @@ def _as_text(headers: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: str(value)
         for name, value in headers.items()
-        if isinstance(value, (str, int, float)) and name.isascii() and name.isprintable()
+        if isinstance(value, (str, int, float)) and _NAME.fullmatch(name)
+        # What was asked of the stream before says nothing about this one.
+        if name != Header.MSG_ID.value and not name.startswith(_EXPECTED)
     }

@@ -487,3 +487,87 @@ async def _has_just_begun(api: Api) -> bool:
 
 async def _has_moved(api: Api, messages: int) -> bool:
     return (await state(api)).get("messages", 0) >= messages
+
+
+async def test_what_a_message_asked_of_its_stream_is_not_asked_of_the_next_one(tmp_path: Path):
+    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
+        server = nodes.one.nats
+        assert server is not None
+        address = f"nats://guest:guest@{server.address}"
+        client: Any = await cast(Any, nats).connect(address)
+        js = client.jetstream()
+        await js.add_stream(name="in", subjects=["in"])
+        await js.add_stream(name="out", subjects=["out"])
+        await js.publish("out", b"before")
+        headers = {"Nats-Expected-Last-Sequence": "0", "Nats-Expected-Stream": "in", "n": "1"}
+        await js.publish("in", b"x", headers=headers)
+        await nats_shovel(api_of(nodes.one), address)
+
+        moved = await until(lambda: _second_of(js, "out"))
+        assert moved.data == b"x"
+        assert set(moved.headers) == {"n", "Nats-Msg-Id"}
+        await client.close()
+
+
+async def nats_shovel(api: Api, address: str, **change: Any) -> None:
+    """From stream and consumer to subject."""
+    given: dict[str, Any] = {
+        "src_protocol": "nats", "src_uri": address, "src_stream": "in", "src_consumer": "mover",
+        "src_queue": None, "dest_queue": None, "dest_protocol": "nats", "dest_uri": address,
+        "dest_subject": "out",
+    }  # fmt: skip
+    await shovel(api, **given | change)
+
+
+async def _second_of(js: Any, stream: str) -> Any:
+    if (await js.stream_info(stream)).state.messages < 2:
+        return None
+    return await js.get_msg(stream, 2)
+
+
+async def test_a_header_that_nats_has_no_name_for_holds_nothing_up(tmp_path: Path):
+    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
+        server = nodes.one.nats
+        assert server is not None
+        address = f"nats://guest:guest@{server.address}"
+        client: Any = await cast(Any, nats).connect(address)
+        js = client.jetstream()
+        await js.add_stream(name="out", subjects=["out"], allow_rollup_hdrs=True)
+        await js.publish("out", b"stays")
+        headers: Any = {"a": "x\r\nNats-Rollup: all", "b": "y", "c:d": "e", "f g": "h"}
+        api = api_of(nodes.one)
+        await api.queue("a")
+        await publish(uri_of(nodes.one), "a", ["x"], Basic.Properties(headers=headers))
+        await shovel(
+            api, dest_queue=None, dest_protocol="nats", dest_uri=address, dest_subject="out"
+        )
+
+        await until(lambda: _has(api, "a", 0))
+        assert (await js.stream_info("out")).state.messages == 2
+        moved = await js.get_msg("out", 2)
+        assert moved.data == b"x"
+        assert set(moved.headers) == {"a", "b", "Nats-Msg-Id"}
+        await client.close()
+
+
+async def test_a_consumer_that_acknowledges_nothing_is_no_source_of_messages_to_be_confirmed(
+    tmp_path: Path,
+):
+    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
+        server = nodes.one.nats
+        assert server is not None
+        address = f"nats://guest:guest@{server.address}"
+        client: Any = await cast(Any, nats).connect(address)
+        js = client.jetstream()
+        await js.add_stream(name="in", subjects=["in"])
+        await js.add_consumer("in", durable_name="mover", ack_policy="none")
+        await js.publish("in", b"x")
+        api = api_of(nodes.one)
+        await nats_shovel(api, address)
+
+        async def says() -> str | None:
+            return (await state(api)).get("reason")
+
+        assert "acknowledge" in await until(says)
+        assert (await js.consumer_info("in", "mover")).num_pending == 1
+        await client.close()
