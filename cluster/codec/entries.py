@@ -280,6 +280,13 @@ def _triples(packed: Any) -> tuple[tuple[int, int, int], ...]:
     return found
 
 
+def _load_arriving(packed: Any) -> tuple[tuple[int, list[int], Any], ...]:
+    found = tuple([(queue, list(sizes), attrs) for queue, sizes, attrs in packed])
+    if not all(type(number) is int for queue, sizes, _ in found for number in (queue, *sizes)):
+        raise TypeError("queues and sizes are integers")
+    return found
+
+
 def _triple(packed: Any) -> tuple[int, int, int]:
     return _triples([packed])[0]
 
@@ -443,7 +450,12 @@ _COMMANDS: dict[int, Layout] = {
     ),
     33: Layout(commands.TransactionPart, load=_STEPS_LOAD, dump=_STEPS_DUMP),
     34: Layout(commands.TransactionDone),
-    35: Layout(commands.Reserve, load={"wants": _triples}, since=3),
+    35: Layout(
+        commands.Reserve,
+        load={"wants": _triples, "batches": _load_arriving},
+        since=3,
+        fields_since={"batches": PASSED_OVER},
+    ),
     36: Layout(commands.Withdraw, load=_RANGES, since=SURGERY_SINCE),
     37: Layout(commands.Retime, load=_RANGES, since=SURGERY_SINCE),
     38: Layout(

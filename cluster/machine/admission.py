@@ -29,7 +29,7 @@ from cluster.machine.deadletters import MAXLEN, REFUSED, is_cycle
 from cluster.machine.disposal import Disposal
 from cluster.machine.expiry import MessageExpiry
 from cluster.machine.identity import QueueIdentity
-from cluster.machine.limits import QueueLimits
+from cluster.machine.limits import QueueLimits, full
 from cluster.machine.marks import (
     NO_ATTRS,
     NO_MARK,
@@ -45,6 +45,7 @@ from cluster.machine.replies import BAD_ARGUMENT, OUT_OF_SEQUENCE, Enqueued, Ref
 from cluster.machine.runs import RangeMap, joined, ranges_of
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads
+from cluster.machine.versions import ASKS_ALL_SINCE
 
 _SUM_BYTES = 16
 _SUMS = 1 << (8 * _SUM_BYTES)
@@ -296,6 +297,23 @@ class QueueAdmission:
         if due_ms is not None:
             self.deadline.wake_at(due_ms)
 
+    def objection(self, context: ApplyContext, steps: Sequence[Enqueue]) -> Refused | None:
+        """Why not all of these would be stored now."""
+        sizes = [len(body) for step in steps for body in step.bodies]
+        if self.limits.takes_all(len(sizes), sizes):
+            return None
+        room = self.limits.room()
+        for step in steps:
+            runs = runs_of(step.attrs, 0, len(step.bodies), context.version)
+            if isinstance(runs, str):
+                return Refused(BAD_ARGUMENT, runs)
+            for run in runs:
+                delayed = context.version >= ASKS_ALL_SINCE and is_delayed(run.attrs, context)
+                for body in step.bodies[run.first : run.last + 1]:
+                    if not room.take(len(body), delayed=delayed):
+                        return full(self.identity.name, len(sizes))
+        return None
+
     def enqueue(self, context: ApplyContext, command: Enqueue) -> Reply:
         """Store what is new and within the limits; say what was not."""
         bodies = command.bodies
@@ -402,7 +420,7 @@ class QueueAdmission:
                 # It came back with nobody having rejected it: the end of a cycle (C22).
                 duplicates += run.last - run.first + 1
                 continue
-            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
+            delayed = is_delayed(attrs, context)
             dedup_id = attrs.dedup_id
             if window_ms is None and not (once and dedup_id and dedup_id.startswith(ONCE_PREFIX)):
                 dedup_id = None
@@ -449,8 +467,7 @@ class QueueAdmission:
         first = 0
         for run in runs:
             attrs = run.attrs
-            delayed = attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
-            born_ms = attrs.deliver_at_ms if delayed else None
+            born_ms = attrs.deliver_at_ms if is_delayed(attrs, context) else None
             expires_at_ms = None
             if attrs.ttl_ms is not None:
                 expires_at_ms = attrs.ttl_ms + (context.now_ms if born_ms is None else born_ms)
@@ -527,6 +544,10 @@ class QueueAdmission:
         for place, (name, _) in large.items():
             if before is None or place < before:
                 self.uploads.end(name)
+
+
+def is_delayed(attrs: Attrs, context: ApplyContext) -> bool:
+    return attrs.deliver_at_ms is not None and attrs.deliver_at_ms > context.now_ms
 
 
 def _expects(publisher: str, known: PublisherState | None) -> str:

@@ -49,6 +49,10 @@ Ranges = Sequence[tuple[int, int]]
 Deliveries = Sequence[tuple[int, int, int]]
 #: (queue, messages, bytes of all of them together).
 Wants = Sequence[tuple[QueueId, int, int]]
+#: What streams are to get, by which they may refuse it: of each batch the sizes of its messages,
+#: with their headers, and `Enqueue.attrs`.
+Batches = Sequence[tuple[QueueId, Sequence[int], Any]]
+Arriving = tuple[Sequence[int], Any]  # one of these, of a stream that is known
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 RetryType = Literal["disabled", "all", "failed", "returned"]
 
@@ -602,12 +606,16 @@ class Reserve:
     """Room in queues that refuse what they have no room for, kept for the part of a transaction
     that another group is about to decide. All of it or nothing; twice is once. Nothing wanted: what
     was reserved is given back. Since machine version 3.
+
+    `batches`: all that streams among these queues are to get, which they may refuse for more than
+    lack of room. Since machine version 5.
     """
 
     node: NodeId
     incarnation: int
     number: int  # of the node's transaction
     wants: Wants = ()
+    batches: Batches = ()
 
 
 @dataclass(frozen=True, slots=True)

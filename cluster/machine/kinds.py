@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from cluster.machine.commands import HandedTo, QueueCommand, Ranges
+from cluster.machine.commands import Arriving, Enqueue, HandedTo, QueueCommand, Ranges
 from cluster.machine.context import ApplyContext, DeadLetterTarget
 from cluster.machine.effects import DeadLetter, Effect
 from cluster.machine.identity import QueueIdentity
@@ -77,8 +77,16 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         ...
 
     # Looking.
-    def admits(self, sizes: Sequence[int], /) -> bool:
-        """Would messages of these sizes all be taken now?"""
+    def objection(self, context: ApplyContext, steps: Sequence[Enqueue], /) -> Refused | None:
+        """Why not all of these would be taken now."""
+        ...
+
+    def no_room(
+        self, context: ApplyContext, count: int, size: int, batches: Sequence[Arriving], /
+    ) -> Refused | None:
+        """Why room cannot be kept for so many messages, of so many bytes in all. `batches`: the
+        same in detail, for a stream.
+        """
         ...
 
     def lacks(

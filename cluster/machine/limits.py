@@ -11,8 +11,13 @@ from cluster.machine.deadletters import MAXLEN
 from cluster.machine.disposal import Disposal
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.messages import Messages
+from cluster.machine.replies import QUEUE_FULL, Refused
 
 SIZES_AT_ONCE = 1_024
+
+
+def full(name: str, count: int) -> Refused:
+    return Refused(QUEUE_FULL, f"queue {name} has no room for {count} messages")
 
 
 @dataclass(eq=False, slots=True)
@@ -48,13 +53,6 @@ class QueueLimits:
         if config.max_length is not None and count > config.max_length:
             return False
         return config.max_length_bytes is None or size <= config.max_length_bytes
-
-    def admits(self, sizes: Sequence[int]) -> bool:
-        """Would messages of these sizes all be taken now?"""
-        if self.takes_all(len(sizes), sizes):
-            return True
-        room = self.room()
-        return all(room.take(size, delayed=False) for size in sizes)
 
     def reserve(self, count: int, size: int) -> None:
         """Room for so many messages, of so many bytes in all; of less than none: give it back."""

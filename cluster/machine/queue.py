@@ -17,6 +17,7 @@ from cluster.machine.admission import QueueAdmission
 from cluster.machine.checkout import Checkout
 from cluster.machine.commands import (
     Acknowledge,
+    Arriving,
     BodyPart,
     Cancel,
     DeadLettersMoved,
@@ -59,7 +60,7 @@ from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import ConsumerView, QueueGauges, QueueView, Removed, Row, RowState
 from cluster.machine.keyed import HeldKey
 from cluster.machine.lifetime import QueueLifetime
-from cluster.machine.limits import QueueLimits
+from cluster.machine.limits import QueueLimits, full
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.messages import Messages
 from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused, Reply
@@ -243,8 +244,14 @@ class Queue:
 
     # --- as a part of the group -------------------------------------------------------------------
 
-    def admits(self, sizes: Sequence[int]) -> bool:
-        return self.limits.admits(sizes)
+    def objection(self, context: ApplyContext, steps: Sequence[Enqueue]) -> Refused | None:
+        return self.admission.objection(context, steps)
+
+    def no_room(
+        self, _context: ApplyContext, count: int, size: int, _batches: Sequence[Arriving]
+    ) -> Refused | None:
+        """What consumers might take at once is no room: they may be gone by then."""
+        return None if self.takes_all(count, (size,)) else full(self.name, count)
 
     def reserve(self, count: int, size: int) -> None:
         self.limits.reserve(count, size)

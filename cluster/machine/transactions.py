@@ -7,7 +7,8 @@ become impossible there is skipped: a queue that was deleted, or deliveries that
 queue since the session that held them ended. Who proposes therefore lets a group decide that has
 deliveries to settle: what it decides, it does at once. Before anything is decided it has the other
 groups keep room (`Reserve`) in queues that refuse what they have no room for, and a group that has
-none ends the transaction: so limits hold, unless a part comes when its room was given back.
+none ends the transaction: so limits hold, unless a part comes when its room was given back. A queue
+is asked before the decision for all by which it may refuse a message, and takes it afterwards.
 
 The steps for others stay in the log, where they were decided; the state knows the entry.
 """
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
 from cluster.machine.checkout import SPAN_MS_MAX
 from cluster.machine.commands import (
+    Arriving,
     Discard,
     Enqueue,
     GroupSteps,
@@ -44,7 +46,6 @@ from cluster.machine.replies import (
     NO_QUEUE,
     NO_SESSION,
     OUT_OF_SEQUENCE,
-    QUEUE_FULL,
     Committed,
     Ok,
     Refused,
@@ -134,7 +135,7 @@ class Transactions:
 
     def _decide(self, context: ApplyContext, command: Transaction) -> Reply:
         refusal = _malformed(command.steps, command.others, context.version) or self._objection(
-            command.steps
+            context, command.steps
         )
         if refusal is not None:
             return refusal
@@ -153,9 +154,9 @@ class Transactions:
         self._carry_out(context, command.steps)
         return Committed(number, self.done_below)
 
-    def _objection(self, steps: Sequence[Step]) -> Refused | None:
+    def _objection(self, context: ApplyContext, steps: Sequence[Step]) -> Refused | None:
         """Why not all of these can be done now."""
-        arriving: dict[int, list[int]] = {}
+        arriving: dict[int, list[Enqueue]] = {}
         settled: dict[tuple[QueueId, ConsumerKey], list[tuple[int, int]]] = {}
         settling: list[Settle | Return | Discard] = []
         withdrawn: dict[QueueId, list[tuple[int, int]]] = {}
@@ -166,7 +167,7 @@ class Transactions:
                     NO_QUEUE, f"the group has no queue {step.queue}: declare it first", step.queue
                 )
             if isinstance(step, Enqueue):
-                arriving.setdefault(step.queue, []).extend(map(len, step.bodies))
+                arriving.setdefault(step.queue, []).append(step)
             elif isinstance(step, Withdraw):
                 withdrawn.setdefault(step.queue, []).extend(step.ranges)
             else:
@@ -184,10 +185,10 @@ class Transactions:
             refusal = self._queues[queue_id].keeps(sorted(ranges))
             if refusal is not None:
                 return refusal
-        for queue_id, sizes in arriving.items():
-            queue = self._queues[queue_id]
-            if not queue.admits(sizes):
-                return _full(queue, len(sizes))
+        for queue_id, enqueues in arriving.items():
+            refusal = self._queues[queue_id].objection(context, enqueues)
+            if refusal is not None:
+                return refusal
         return None
 
     def done(self, command: TransactionDone) -> Reply:
@@ -222,15 +223,18 @@ class Transactions:
             )
         if any(count < 1 or size < 0 for _, count, size in command.wants):
             return Refused(BAD_ARGUMENT, "room is wanted for at least one message")
+        batches: dict[QueueId, list[Arriving]] = {}
+        for queue_id, sizes, attrs in command.batches:
+            batches.setdefault(queue_id, []).append((sizes, attrs))
         kept: list[tuple[QueueId, int, int]] = []
         for queue_id, count, size in command.wants:
             queue = self._queues.get(queue_id)
             if queue is None:  # deleted: nothing will be stored in it
                 continue
-            # What consumers might take at once is no room: they may be gone by then.
-            if not queue.takes_all(count, (size,)):
+            refusal = queue.no_room(context, count, size, batches.get(queue_id, ()))
+            if refusal is not None:
                 self._keep_room(kept, -1)
-                return _full(queue, count)
+                return refusal
             kept.append((queue_id, count, size))
             queue.reserve(count, size)
         self.reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
@@ -368,10 +372,6 @@ class Transactions:
         for source in self._sources.values():
             source.done.invariants()
             assert not source.done or source.done.head[0] >= source.done_below, "an old number"
-
-
-def _full(queue: QueueKind, count: int) -> Refused:
-    return Refused(QUEUE_FULL, f"queue {queue.name} has no room for {count} messages")
 
 
 def _malformed(steps: Sequence[Step], others: Sequence[GroupSteps], version: int) -> Refused | None:

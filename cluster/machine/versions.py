@@ -28,7 +28,8 @@ new machine version on.
 |         |         | ids that every queue takes once; eras of logs: numbers skip what was |
 |         |         | lost, the catalog knows who survived; |
 |         |         | settings that are older than those a queue has change nothing; |
-|         |         | a deleted queue is not made again while the catalog has it |
+|         |         | a deleted queue is not made again while the catalog has it; |
+|         |         | what a stream would refuse refuses the whole transaction |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -58,6 +59,10 @@ AS_OF_SINCE: Final = 5
 
 #: From when on a group fences the ids of queues that the catalog still has.
 FENCES_SINCE: Final = 5
+
+#: From when on a queue is asked for all by which it may refuse a message before a transaction is
+#: decided, and a stream refuses none of it then.
+ASKS_ALL_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

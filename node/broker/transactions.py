@@ -7,8 +7,8 @@ Parts are numbered by that group, so a part that comes twice is done once.
 
 A group with deliveries to settle decides before one that only gets messages: a delivery may go back
 to its queue at any time, and is sure only in the step that decides. Groups that are replicated come
-before transient ones, whose decisions would end with their node. Limits are checked by the group
-that decides; other groups are asked to keep room first where a queue may refuse.
+before transient ones, whose decisions would end with their node. The group that decides asks its
+queues whether they take it; other groups are asked first, and keep room, where a queue may refuse.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from cluster.machine import QueueMachine
 from cluster.machine import replies as codes
 from cluster.machine.arguments import SHARD_OF
 from cluster.machine.commands import (
+    Batches,
     Enqueue,
     GroupSteps,
     Reserve,
@@ -36,10 +37,12 @@ from cluster.machine.commands import (
     TransactionDone,
     TransactionPart,
     Wants,
+    Withdraw,
 )
 from cluster.machine.effects import Effect, TransactionsDue
 from cluster.machine.interface import OpenTransaction
 from cluster.machine.replies import Committed, Ok
+from cluster.machine.stream.appending import weights
 from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, QueueId, Stamp
 from node.errors import Elsewhere, OutcomeUnknown, Refused, reply_of
 from node.tasks import Tasks
@@ -86,7 +89,7 @@ class TransactionCoordinator:
         kept: list[GroupId] = []
         decides = False
         try:
-            await self._keep_room(number, others, kept)
+            await self._keep_room(number, others, kept, moves=_moves(steps))
             decides = True
             command = Transaction(
                 self._cluster.node,
@@ -124,19 +127,23 @@ class TransactionCoordinator:
         return min(every, default=min(steps))  # one that survives the node of any of them
 
     async def _keep_room(
-        self, number: int, others: Sequence[GroupSteps], kept: list[GroupId]
+        self, number: int, others: Sequence[GroupSteps], kept: list[GroupId], *, moves: bool
     ) -> None:
         """In the groups that do not decide; `kept` is where there may be some to give back. What
-        goes to a queue that is gone is gone with it, but not what goes to a shard.
+        goes to a queue that is gone is gone with it, but not what goes to a shard, nor what
+        `moves`, and was taken out of another queue for it: whatever this node knows of its target.
         """
-        wanted = [(group, self._wants(steps)) for group, steps in others]
-        every = {queue for _, wants in wanted for queue, _, _ in wants}
-        shards = set(filter(self._is_shard, every))
-        for group, wants in wanted:
+        wanted = [
+            (group, self._wants(steps, every=moves), self._batches(steps))
+            for group, steps in others
+        ]
+        every = {queue for _, wants, _ in wanted for queue, _, _ in wants}
+        needed = every if moves else set(filter(self._is_shard, every))
+        for group, wants, batches in wanted:
             if not wants:
                 continue
             kept.append(group)
-            reserve = self._reserve(number, wants)
+            reserve = self._reserve(number, wants, batches)
             outcome = await self._cluster.retries.ask(group, reserve, within_s=DECIDE_S_MAX)
             if outcome.kind == "unknown":
                 raise Elsewhere(None)  # whatever became of it: nothing was decided
@@ -144,26 +151,43 @@ class TransactionCoordinator:
             if outcome.code not in UPGRADE_NEEDED:
                 reply = reply_of(outcome)
                 is_less = isinstance(reply, Ok) and reply.count < len(wants)
-                if is_less and not shards.isdisjoint(queue for queue, _, _ in wants):
+                if is_less and not needed.isdisjoint(queue for queue, _, _ in wants):
                     raise Refused(
                         codes.NO_QUEUE,
-                        "a shard that it publishes to was joined and is gone: publish again",
+                        "a queue that messages are moved to is gone: move them elsewhere"
+                        if moves
+                        else "a shard that it publishes to was joined and is gone: publish again",
                     )
 
-    def _reserve(self, number: int, wants: Wants = ()) -> Reserve:
-        return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants)
+    def _reserve(self, number: int, wants: Wants = (), batches: Batches = ()) -> Reserve:
+        return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants, batches)
 
-    def _wants(self, steps: Sequence[Step]) -> list[tuple[QueueId, int, int]]:
-        """What is published to queues that may refuse it: how many messages, and bytes."""
+    def _wants(
+        self, steps: Sequence[Step], *, every: bool = False
+    ) -> list[tuple[QueueId, int, int]]:
+        """What is published to queues that may refuse it, or to `every` one: how many messages, and
+        bytes.
+        """
         wants: dict[QueueId, tuple[int, int]] = {}
         for step in steps:
-            if isinstance(step, Enqueue) and self._may_refuse(step.queue):
+            if isinstance(step, Enqueue) and (every or self._may_refuse(step.queue)):
                 count, size = wants.get(step.queue, (0, 0))
-                wants[step.queue] = (count + len(step.bodies), size + sum(map(len, step.bodies)))
+                of_step = sum(weights(step) if self._is_stream(step) else map(len, step.bodies))
+                wants[step.queue] = (count + len(step.bodies), size + of_step)
         return [(queue, *want) for queue, want in wants.items()]
 
+    def _batches(self, steps: Sequence[Step]) -> Batches:
+        """All that is published to streams."""
+        enqueues = [each for each in steps if isinstance(each, Enqueue) and self._is_stream(each)]
+        return tuple((each.queue, weights(each), each.attrs) for each in enqueues)
+
+    def _is_stream(self, step: Enqueue) -> bool:
+        info = self._cluster.catalog_machine.queue_by_id(step.queue)
+        return info is not None and info.stream is not None
+
     def _may_refuse(self, queue: QueueId) -> bool:
-        if self._is_shard(queue):
+        info = self._cluster.catalog_machine.queue_by_id(queue)
+        if info is not None and (info.stream is not None or SHARD_OF in info.arguments):
             return True
         config = self._cluster.catalog_machine.config_of(queue)
         if config is None or config.overflow == "drop-head":
@@ -265,3 +289,8 @@ class TransactionCoordinator:
             return False
         outcome = await self._cluster.ask(source, TransactionDone(one.number, done))
         return outcome.kind == "ok" and all(answers)
+
+
+def _moves(steps: Mapping[GroupId, Sequence[Step]]) -> bool:
+    """Something waits in a queue, and leaves it."""
+    return any(isinstance(step, Withdraw) for each in steps.values() for step in each)

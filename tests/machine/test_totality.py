@@ -75,6 +75,10 @@ FIELDS: dict[str, Any] = {
     "Ranges": ranges,
     "Deliveries": deliveries,
     "Wants": deliveries,
+    "Batches": st.lists(
+        st.tuples(st.integers(0, 8), st.lists(integers, max_size=3), st.none() | attrs_map),
+        max_size=2,
+    ),
     "Sequence[HandedTo] | None": st.none() | st.lists(handed, max_size=2),
     "GroupId": integers,
     "bytes": st.binary(max_size=20),

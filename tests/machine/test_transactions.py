@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
+    ATTR_DELIVER_AT_MS,
     CloseSession,
     CreateQueue,
     DeleteQueue,
@@ -452,6 +453,17 @@ def test_a_queue_that_shall_be_settled_is_not_removed_while_room_is_kept_in_it()
     assert group.apply(Reserve(NODE, 1, 7)) == Ok(1)
     assert group.apply(removal) == Ok(0)
     assert group.apply(Reserve(NODE, 1, 8, [(group.queue, 1, 1)])) == Ok(0)
+
+
+def test_what_is_delayed_needs_room_though_a_consumer_waits():
+    group = Group(1)
+    group.apply(UpgradeMachine(5))
+    assert group.apply(Reserve(NODE, 1, 7, [(group.queue, MAX, MAX)])) == Ok(1)
+    later = {ATTR_DELIVER_AT_MS: group.machine.now_ms + 1_000}
+    for number, attrs in enumerate([later, None], start=1):
+        step = Enqueue(group.queue, None, 0, [b"x"], None, attrs)
+        reply = group.apply(Transaction(NODE, 1, number, number, [step]))
+        assert isinstance(reply, Refused) == (attrs is later)
 
 
 def test_of_several_queues_room_is_kept_in_all_or_none():

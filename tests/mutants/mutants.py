@@ -1125,7 +1125,7 @@ NODES = (
     Mutant(
         "no group is asked for room before another one decides",
         "node/broker/transactions.py",
-        "            await self._keep_room(number, others, kept)\n",
+        "            await self._keep_room(number, others, kept, moves=_moves(steps))\n",
         "",
         (by_tests("tests/node/test_transactions.py"),),
     ),
@@ -1289,9 +1289,23 @@ STREAMS = (
     Mutant(
         "of an atomic batch what can be stored is stored",
         _STREAM + "appending.py",
-        "                return answer\n            subject, size, asked = message\n",
-        "                continue\n            subject, size, asked = message\n",
+        "                elif not (repeats and answer[0] == errors.DUPLICATE_IN_A_BATCH):\n",
+        "                elif False:\n",
         (STREAM,),
+    ),
+    Mutant(
+        "a stream refuses what a transaction has decided",
+        _STREAM + "appending.py",
+        "        return context.decided and context.version >= ASKS_ALL_SINCE\n",
+        "        return False\n",
+        (STREAM,),
+    ),
+    Mutant(
+        "what is moved to a queue that is gone is gone",
+        "node/broker/transactions.py",
+        "needed = every if moves else ",
+        "needed = ",
+        (by_tests("tests/node/test_transactions.py", words="moved_to"),),
     ),
     Mutant(
         "a restored stream forgets which ids are free",

@@ -23,8 +23,9 @@ from cluster.machine.commands import (
     Settle,
     Step,
     Subscribe,
+    Withdraw,
 )
-from cluster.machine.replies import NO_QUEUE, QUEUE_FULL, Committed, Subscribed
+from cluster.machine.replies import NO_QUEUE, NOT_ALLOWED, QUEUE_FULL, Committed, Subscribed
 from cluster.peers.forwarding import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, Body, GroupId, NodeId, QueueId, SessionId
@@ -340,6 +341,48 @@ async def test_a_group_that_outlives_its_nodes_decides_for_transient_ones(world:
     assert decider({one: [step], GroupId(2): [step], GroupId(3): [step]}) == 2
     settle = Settle(step.queue, 1, [(1, 1)])  # type: ignore[arg-type]
     assert decider({one: [settle], GroupId(2): [step], GroupId(3): [step, settle]}) == 3
+
+
+async def test_what_is_moved_to_a_queue_that_is_gone_stays_where_it_was(world: Cluster) -> None:
+    """The copy of the catalog of the node that is asked still has the queue."""
+    await world.with_queues()
+    await world.upgraded()
+    await world.publish("a", b"x")
+    steps = world.publishes(b=[b"x"], c=[b"x"])
+    steps[world.group_of("a")] = [Withdraw(world.info("a").queue, [(1, 1)])]
+    info = world.info("c")
+    await world.any.ask(info.group, DeleteQueue(info.queue))
+
+    with pytest.raises(Refused) as caught:
+        await world.transactions["n1"].commit(steps)
+
+    assert caught.value.code == NO_QUEUE
+    assert [await world.bodies(name) for name in "ab"] == [[b"x"], []]
+    await world.until(lambda: not world.reserved("b"))
+
+
+@pytest.mark.parametrize("small", "abc")
+async def test_what_a_stream_of_any_group_refuses_is_refused_whole(
+    world: Cluster, small: str
+) -> None:
+    await world.born()
+    for name in "abc":
+        config = {"name": name, "max_msg_size": 1 if name == small else -1}
+        await world.declare(name, queue_type="stream", stream=config)
+        found = await world.any.names.find("/", name)
+        assert isinstance(found, QueueInfo)
+        world.infos[name] = found
+    await world.until(lambda: all(world.machine(name).version >= 5 for name in "abc"))
+
+    steps = world.publishes(a=[b"large"], b=[b"large"], c=[b"large"])
+    with pytest.raises(Refused) as caught:
+        await world.transactions["n2"].commit(steps)
+
+    assert caught.value.code == NOT_ALLOWED
+    assert [await world.bodies(name) for name in "abc"] == [[], [], []]
+    await world.transactions["n2"].commit(world.publishes(a=[b"1"], b=[b"2"], c=[b"3"]))
+    assert [await world.bodies(name) for name in "abc"] == [[b"1"], [b"2"], [b"3"]]
+    await world.until(lambda: not any(world.reserved(name) for name in "abc"))
 
 
 LIMITED = {"max_length": 1, "overflow": "reject-publish"}

@@ -15,11 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from cluster.machine.admission import BODIES_MAX, NAME_CHARS_MAX, ONLY_BYTES, SEQNO_MAX, is_carrier
-from cluster.machine.commands import ATTR_ASKED, ATTR_SUBJECT, BodyPart, Enqueue, RestoreIds
+from cluster.machine.commands import (
+    ATTR_ASKED,
+    ATTR_SUBJECT,
+    Arriving,
+    BodyPart,
+    Enqueue,
+    RestoreIds,
+)
 from cluster.machine.context import ApplyContext
 from cluster.machine.deadletters import PURGED, REFUSED
 from cluster.machine.effects import StreamStored
 from cluster.machine.identity import QueueIdentity
+from cluster.machine.limits import full
 from cluster.machine.marks import TIME_MS_MAX
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -55,6 +63,7 @@ from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads
+from cluster.machine.versions import ASKS_ALL_SINCE
 from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
@@ -212,7 +221,7 @@ class Appending:
                     last + 1,
                 )
             skip = max(0, min(count, last + 1 - seqno))
-        batch = self.read(context, command, skip)
+        batch = self.read(command, skip)
         if not isinstance(batch, Batch):
             return batch
         outcome = Outcome()
@@ -248,48 +257,16 @@ class Appending:
 
     # --- reading the command ----------------------------------------------------------------------
 
-    def read(self, context: ApplyContext, command: Enqueue, skip: int) -> Batch | Refused:
-        bodies, attrs = command.bodies, command.attrs
+    def read(self, command: Enqueue, skip: int) -> Batch | Refused:
+        bodies = command.bodies
         if not ONLY_BYTES.issuperset(map(type, bodies)):
             return Refused(BAD_ARGUMENT, "a body is bytes")
-        count = len(bodies)
-        if isinstance(attrs, (list, tuple)):
-            each = cast("Sequence[Any]", attrs)
-            if len(each) != count:
-                return Refused(
-                    BAD_ARGUMENT, f"there are {count} bodies and {len(each)} sets of attributes"
-                )
-        else:
-            each = [attrs]
-        subjects: list[bytes] = []
-        asked: list[Asked] = []
-        for one in each:
-            read = _attributes(one)
-            if isinstance(read, str):
-                return Refused(BAD_ARGUMENT, read)
-            subjects.append(read[0])
-            asked.append(read[1])
-        if not any(asked):
-            asked = []
-        elif len(asked) == 1:
-            asked *= count
-        if len(subjects) > 1 and subjects.count(subjects[0]) == count:
-            del subjects[1:]
-        sizes = list(map(len, bodies))
-        large = NONE_LARGE
-        if command.large is not None:
-            found = self.uploads.large_of(command, skip, sizes)
-            if isinstance(found, Refused):
-                return found
-            large = found
-        meta = command.meta
-        if isinstance(meta, bytes):
-            sizes = [size + len(meta) for size in sizes]
-        elif isinstance(meta, (list, tuple)):
-            for place, one in enumerate(cast("Sequence[Any]", meta)[:count]):
-                if isinstance(one, bytes):
-                    sizes[place] += len(one)
-        return Batch(subjects, asked, sizes, large)
+        sizes = weights(command)
+        batch = batch_of(sizes, command.attrs)
+        if isinstance(batch, Refused) or command.large is None:
+            return batch
+        large = self.uploads.large_of(command, skip, sizes)
+        return large if isinstance(large, Refused) else batch._replace(large=large)
 
     def _is_plain(self, context: ApplyContext, batch: Batch) -> bool:
         """Will all of it be taken, whatever is there?"""
@@ -485,15 +462,41 @@ class Appending:
         """Why nothing of an atomic batch is stored; None: all of it is."""
         if not self.settings.atomic:
             return errors.NO_BATCHES, self.retained.next - 1
+        return self._objection_to_all(context, [batch])
+
+    def objection(self, context: ApplyContext, batches: Iterable[Arriving]) -> Refused | None:
+        """Why not all of what a transaction has for the stream is taken. What was stored before is
+        taken, and not stored again.
+        """
+        found: list[Batch] = []
+        for sizes, attrs in batches:
+            batch = batch_of(sizes, attrs)
+            if isinstance(batch, Refused):
+                return batch
+            found.append(batch)
+        answer = self._objection_to_all(context, found, repeats=True)
+        if answer is None:
+            return None
+        name, (code, _) = self.identity.name, answer
+        if code == errors.NO_ROOM:
+            return full(name, sum(len(batch.sizes) for batch in found))
+        reason = f"stream {name} does not take all messages of the transaction (JetStream: {code})"
+        return Refused(NOT_ALLOWED, reason, code)
+
+    def _objection_to_all(
+        self, context: ApplyContext, batches: Iterable[Batch], *, repeats: bool = False
+    ) -> Answer | None:
+        """`repeats`: what was stored before is no objection."""
         self.forget_ids(context)
         ahead = _Ahead()
-        for place in range(len(batch.sizes)):
-            message = batch.message(place)
-            answer = self._answer(context, *message, ahead)
-            if answer is not None:
-                return answer
-            subject, size, asked = message
-            ahead.add(self.kept_as(subject), size, asked)
+        for batch in batches:
+            for place in range(len(batch.sizes)):
+                subject, size, asked = batch.message(place)
+                answer = self._answer(context, subject, size, asked, ahead)
+                if answer is None:
+                    ahead.add(self.kept_as(subject), size, asked)
+                elif not (repeats and answer[0] == errors.DUPLICATE_IN_A_BATCH):
+                    return answer
         return None
 
     def _answer(
@@ -507,6 +510,9 @@ class Appending:
         """Why it is not stored; None: it is. `ahead`: it is of an atomic batch."""
         settings = self.settings
         last = self.retained.next - 1 + (ahead.count if ahead else 0)
+        if self._has_to(context) and settings.mirror is None and not settings.counter:
+            known = self._known(asked)
+            return (errors.DUPLICATE, known) if known else None
         if settings.sealed:
             return errors.SEALED, last
         if settings.mirror is not None or not self._takes(subject):
@@ -526,6 +532,17 @@ class Appending:
             return self.lacks_room(subject, size, ahead)
         return None
 
+    def _has_to(self, context: ApplyContext) -> bool:
+        """It was asked before the transaction was decided, and nobody is there to be refused. No
+        stream becomes a mirror or a counter later.
+        """
+        return context.decided and context.version >= ASKS_ALL_SINCE
+
+    def _known(self, asked: Asked) -> int:
+        """The sequence under which a message with this id was stored; 0: it was not."""
+        message_id: str = asked.get(ASKED_ID, "")
+        return self.ids.find(message_id) if message_id and self.settings.dedup_window_ms else 0
+
     def _objection(
         self, subject: bytes, asked: Asked, last: int, ahead: _Ahead | None
     ) -> Answer | None:
@@ -534,8 +551,7 @@ class Appending:
             return errors.NO_TTL, last
         if asked.get(ASKED_STREAM, self.identity.name) != self.identity.name:
             return errors.WRONG_STREAM, last
-        message_id: str = asked.get(ASKED_ID, "")
-        if message_id and settings.dedup_window_ms and (known := self.ids.find(message_id)):
+        if known := self._known(asked):
             return errors.DUPLICATE if ahead is None else errors.DUPLICATE_IN_A_BATCH, known
         if ahead is not None and (code := _objection_within(subject, asked, last, ahead)):
             return code, last
@@ -616,6 +632,46 @@ class Appending:
         return (settings.messages_max is None or count <= settings.messages_max) and (
             settings.bytes_max is None or size <= settings.bytes_max
         )
+
+
+def weights(command: Enqueue) -> list[int]:
+    """What counts of each message: its body and its headers."""
+    sizes, meta = list(map(len, command.bodies)), command.meta
+    if isinstance(meta, bytes):
+        return [size + len(meta) for size in sizes]
+    if isinstance(meta, (list, tuple)):
+        for place, one in enumerate(cast("Sequence[Any]", meta)[: len(sizes)]):
+            if isinstance(one, bytes):
+                sizes[place] += len(one)
+    return sizes
+
+
+def batch_of(sizes: Sequence[int], attrs: Any) -> Batch | Refused:
+    """Messages with these `weights`, and what is said of all of them, or of each."""
+    count = len(sizes)
+    if isinstance(attrs, (list, tuple)):
+        each = cast("Sequence[Any]", attrs)
+        if len(each) != count:
+            return Refused(
+                BAD_ARGUMENT, f"there are {count} bodies and {len(each)} sets of attributes"
+            )
+    else:
+        each = [attrs]
+    subjects: list[bytes] = []
+    asked: list[Asked] = []
+    for one in each:
+        read = _attributes(one)
+        if isinstance(read, str):
+            return Refused(BAD_ARGUMENT, read)
+        subjects.append(read[0])
+        asked.append(read[1])
+    if not any(asked):
+        asked = []
+    elif len(asked) == 1:
+        asked *= count
+    if len(subjects) > 1 and subjects.count(subjects[0]) == count:
+        del subjects[1:]
+    return Batch(subjects, asked, sizes, NONE_LARGE)
 
 
 def _objection_within(subject: bytes, asked: Asked, last: int, ahead: _Ahead) -> int:

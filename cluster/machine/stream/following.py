@@ -78,7 +78,7 @@ class Following:
         if objection is not None:
             return objection
         count = len(command.bodies)
-        batch = self.appending.read(context, command, 0) if count else None
+        batch = self.appending.read(command, 0) if count else None
         if isinstance(batch, Refused):
             return batch
         outcome, last = Outcome(), origin.last

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from cluster.machine.commands import (
     Acknowledge,
+    Arriving,
     BodyPart,
     DeleteMessage,
     DropConsumer,
@@ -36,9 +37,10 @@ from cluster.machine.disposal import dump_removed, load_removed
 from cluster.machine.effects import DeadLetter, Effect, StreamChanged
 from cluster.machine.identity import QueueIdentity
 from cluster.machine.interface import QueueGauges, QueueView, Removed, Row, RowState
+from cluster.machine.limits import full
 from cluster.machine.replies import BAD_ARGUMENT, WRONG_KIND, Chunk, Ok, Refused, Reply
 from cluster.machine.settings import wrong_settings
-from cluster.machine.stream.appending import Appending
+from cluster.machine.stream.appending import Appending, weights
 from cluster.machine.stream.consumers import NO_FILTER, StreamConsumer
 from cluster.machine.stream.following import Following
 from cluster.machine.stream.leaving import Leaving
@@ -48,6 +50,7 @@ from cluster.machine.stream.settings import StreamSettings, stream_settings
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
+from cluster.machine.versions import ASKS_ALL_SINCE
 from cluster.types import ConsumerKey, numbers_skipped
 
 NOT_LIKE_A_QUEUE: Final = (
@@ -195,8 +198,19 @@ class Stream:
     def takes_all(self, count: int, sizes: Sequence[int]) -> bool:
         return self.appending.takes_all(count, sizes)
 
-    def admits(self, sizes: Sequence[int]) -> bool:
-        return self.takes_all(len(sizes), sizes)
+    def objection(self, context: ApplyContext, steps: Sequence[Enqueue]) -> Refused | None:
+        sizes = [len(body) for step in steps for body in step.bodies]
+        batches = [(weights(step), step.attrs) for step in steps]
+        return self.no_room(context, len(sizes), sum(sizes), batches)
+
+    def no_room(
+        self, context: ApplyContext, count: int, size: int, batches: Sequence[Arriving]
+    ) -> Refused | None:
+        if not batches or context.version < ASKS_ALL_SINCE:
+            return None if self.takes_all(count, (size,)) else full(self.name, count)
+        context.touch(self.id)
+        self.leaving.expire(context)
+        return self.appending.objection(context, batches)
 
     def reserve(self, count: int, size: int) -> None:
         self.appending.reserved_count += count

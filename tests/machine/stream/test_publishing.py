@@ -8,13 +8,16 @@ import pytest
 
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import (
+    ATTR_ASKED,
     ATTR_SUBJECT,
     BodyPart,
     CreateQueue,
     Enqueue,
     QueueConfig,
+    Reserve,
     Subscribe,
     Transaction,
+    TransactionPart,
 )
 from cluster.machine.replies import (
     BAD_ARGUMENT,
@@ -23,10 +26,12 @@ from cluster.machine.replies import (
     WRONG_KIND,
     Committed,
     Enqueued,
+    Ok,
     PartKept,
     Refused,
 )
 from cluster.machine.stream import errors
+from cluster.machine.stream.appending import weights
 from cluster.machine.stream.leaving import is_marker
 from cluster.machine.stream.settings import (
     ASKED_COUNTED,
@@ -42,7 +47,7 @@ from cluster.machine.stream.settings import (
     ASKED_SUBJECT,
     ASKED_TTL_MS,
 )
-from cluster.types import BodyRef, NodeId, QueueId, SessionId, Stamp
+from cluster.types import BodyRef, GroupId, NodeId, QueueId, SessionId, Stamp
 from tests.machine.stream.streams import MS, START_MS, STREAM, Streams
 
 
@@ -615,6 +620,86 @@ def test_a_transaction_stores_in_it_or_is_refused():
     assert isinstance(s.apply(transaction(1, b"1", b"2")), Committed)
     assert s.held() == {1: "a", 2: "a"}
     assert s.refused(transaction(2, b"3")).code == QUEUE_FULL
+
+
+#: What a stream refuses, by the settings of that stream.
+REFUSED: list[tuple[dict[str, Any], dict[int, Any], int]] = [
+    ({"max_msg_size": 3}, {}, 4),
+    ({"subjects": ["b"]}, {}, 1),
+    ({"sealed": True}, {}, 1),
+    ({"mirror": {"name": "other"}}, {}, 1),
+    ({"allow_msg_counter": True}, {}, 1),
+    ({"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 1}, {}, 1),
+    ({"discard": "new", "max_bytes": 6}, {}, 4),
+    ({}, {ASKED_LAST: 7}, 1),
+    ({}, {ASKED_TTL_MS: 5_000}, 1),
+]
+
+
+def steps(size: int, asked: dict[int, Any], meta: Any = None) -> list[Enqueue]:
+    """Two messages, the second of which is the one that matters."""
+    first = Enqueue(STREAM, None, 0, [b"x"], None, {ATTR_SUBJECT: b"a"})
+    attrs = {ATTR_SUBJECT: b"a", ATTR_ASKED: asked} if asked else {ATTR_SUBJECT: b"a"}
+    return [first, Enqueue(STREAM, None, 0, [b"x" * size], meta, attrs)]
+
+
+@pytest.mark.parametrize(("config", "asked", "size"), REFUSED)
+def test_a_transaction_is_refused_whole_for_whatever_a_stream_refuses(
+    config: dict[str, Any], asked: dict[int, Any], size: int
+):
+    s = Streams(**config)
+    s.refused(Transaction(NodeId("n1"), 1, 1, 1, steps(size, asked)))
+    assert s.held() == {}
+
+
+@pytest.mark.parametrize(("config", "asked", "size"), REFUSED)
+def test_no_room_is_kept_for_what_a_stream_refuses(
+    config: dict[str, Any], asked: dict[int, Any], size: int
+):
+    s = Streams(**config)
+    s.refused(reserve(1, *steps(size, asked)))
+    assert s.stream.reserved == (0, 0)
+
+
+def reserve(number: int, *batches: Enqueue) -> Reserve:
+    messages = [(STREAM, weights(each), each.attrs) for each in batches]
+    wants = [(STREAM, len(batches), sum(sum(sizes) for _, sizes, _ in messages))]
+    return Reserve(NodeId("n1"), 1, number, wants, messages)
+
+
+def test_the_headers_of_a_message_count_before_a_transaction_is_decided_as_well():
+    s = Streams(max_msg_size=3)
+    s.refused(Transaction(NodeId("n1"), 1, 1, 1, steps(2, {}, b"ab")))
+    s.refused(reserve(2, *steps(2, {}, b"ab")))
+    assert s.apply(reserve(3, *steps(1, {}, b"ab"))) == Ok(1)
+
+
+def test_what_a_transaction_decided_is_stored_though_the_stream_refuses_it_by_then():
+    s = Streams()
+    step = steps(4, {ASKED_ID: "one"})
+    assert s.apply(reserve(1, *step)) == Ok(1)
+    s.configure(sealed=True, max_msg_size=3, subjects=["b"])
+
+    s.apply(TransactionPart(GroupId(9), 1, 1, step))
+    assert s.held() == {1: "a", 2: "a"}
+    s.apply(TransactionPart(GroupId(9), 2, 1, step))
+    assert s.held() == {1: "a", 2: "a", 3: "a"}  # an id is stored once, all the same
+
+
+def test_a_message_that_was_stored_before_refuses_no_transaction():
+    s = Streams()
+    for number in (1, 2):
+        committed = s.apply(Transaction(NodeId("n1"), 1, number, 1, steps(1, {ASKED_ID: "one"})))
+        assert isinstance(committed, Committed)
+    assert s.apply(reserve(3, *steps(1, {ASKED_ID: "one"}))) == Ok(1)
+    assert s.held() == {1: "a", 2: "a", 3: "a"}
+
+
+def test_before_version_5_only_room_was_asked_for():
+    s = Streams(version=4, max_msg_size=3)
+    assert s.apply(reserve(1, *steps(4, {}))) == Ok(1)
+    assert isinstance(s.apply(Transaction(NodeId("n1"), 1, 1, 1, steps(4, {}))), Committed)
+    assert s.held() == {1: "a"}
 
 
 def test_dead_letters_of_its_group_are_stored_in_it():
