@@ -29,7 +29,8 @@ new machine version on.
 |         |         | lost, the catalog knows who survived; |
 |         |         | settings that are older than those a queue has change nothing; |
 |         |         | a deleted queue is not made again while the catalog has it; |
-|         |         | what a stream would refuse refuses the whole transaction |
+|         |         | what a stream would refuse refuses the whole transaction; |
+|         |         | dead letters for a full stream wait, and are not refused |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -63,6 +64,9 @@ FENCES_SINCE: Final = 5
 #: From when on a queue is asked for all by which it may refuse a message before a transaction is
 #: decided, and a stream refuses none of it then.
 ASKS_ALL_SINCE: Final = 5
+
+#: From when on a stream takes what other queues bring it in order, when there is room.
+CARRIED_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"

@@ -1294,6 +1294,13 @@ STREAMS = (
         (STREAM,),
     ),
     Mutant(
+        "a stream refuses dead letters for good",
+        _STREAM + "appending.py",
+        "        carried &= context.version >= CARRIED_SINCE\n",
+        "        carried = False\n",
+        (STREAM,),
+    ),
+    Mutant(
         "a stream refuses what a transaction has decided",
         _STREAM + "appending.py",
         "        return context.decided and context.version >= ASKS_ALL_SINCE\n",

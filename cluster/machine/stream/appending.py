@@ -63,7 +63,7 @@ from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads
-from cluster.machine.versions import ASKS_ALL_SINCE
+from cluster.machine.versions import ASKS_ALL_SINCE, CARRIED_SINCE
 from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
@@ -232,6 +232,7 @@ class Appending:
             remembered_from = 0 if carried else known.remembered_from
             _recall(known, seqno, skip, remembered_from, outcome)
         before_stored, before_answers = len(outcome.stored), len(outcome.answers)
+        answered = count
         if skip < count:
             objection = self._objection_to_any(context, batch) if command.atomic else None
             if objection is not None:
@@ -240,19 +241,21 @@ class Appending:
             elif self._is_plain(context, batch):
                 self._store_all(context, command, batch, skip, outcome)
             else:
-                self._store_each(context, command, batch, skip, outcome)
-        for name, _ in batch.large.values():
-            self.uploads.end(name)
+                answered = self._store_each(context, command, batch, skip, outcome)
+        for place, (name, _) in batch.large.items():
+            if place < answered:
+                self.uploads.end(name)
         if publisher is not None:
-            heard = self.publishers.heard(publisher, seqno + count - 1, context.now_ms)
-            if skip < count:
+            heard = self.publishers.heard(publisher, seqno + answered - 1, context.now_ms)
+            if skip < answered:
                 fresh = outcome.stored[max(0, before_stored - 1) :]
                 stored = [
                     (max(first, skip), last, sequence + max(0, skip - first))
                     for first, last, sequence in fresh
                     if last >= skip
                 ]
-                heard.note(seqno, stored, outcome.answers[before_answers:])
+                answers = outcome.answers[before_answers:]
+                heard.note(seqno, stored, [each for each in answers if each[0] < answered])
         return outcome.reply()
 
     # --- reading the command ----------------------------------------------------------------------
@@ -354,14 +357,24 @@ class Appending:
         batch: Batch,
         skip: int,
         outcome: Outcome,
-    ) -> None:
+    ) -> int:
+        """Up to which place they have their answer. What a carrier brings is not answered if it is
+        not taken: it comes again, with all behind it.
+        """
         self.forget_ids(context)
-        refused = 0
-        for place in range(skip, len(batch.sizes)):
+        publisher, count, refused = command.publisher, len(batch.sizes), 0
+        carried = publisher is not None and is_carrier(publisher)
+        carried &= context.version >= CARRIED_SINCE
+        for place in range(skip, count):
             subject, size, asked = batch.message(place)
             if (ahead := asked.get(ASKED_COUNTED, 0)) < 0:
                 asked = {**asked, ASKED_COUNTED: outcome.sequence_of(place + ahead)}
-            answer = None if command.atomic else self._answer(context, subject, size, asked)
+            answer = None
+            if not command.atomic:
+                answer = self._answer(context, subject, size, asked, carried=carried)
+            if answer is not None and carried and answer[0] > 0:
+                outcome.answers += [(each, answer) for each in range(place, count)]
+                return place
             if answer is not None:
                 outcome.answers.append((place, answer))
                 refused += answer[0] > 0
@@ -373,6 +386,7 @@ class Appending:
             self.do_asked(context, subject, sequence, asked, now_ms)
         if refused:
             self.leaving.count(context, REFUSED, refused)
+        return count
 
     def store(
         self,
@@ -506,8 +520,12 @@ class Appending:
         size: int,
         asked: Asked,
         ahead: _Ahead | None = None,
+        *,
+        carried: bool = False,
     ) -> Answer | None:
-        """Why it is not stored; None: it is. `ahead`: it is of an atomic batch."""
+        """Why it is not stored; None: it is. `ahead`: it is of an atomic batch. `carried`: it is
+        never too large, since others would wait behind it for ever.
+        """
         settings = self.settings
         last = self.retained.next - 1 + (ahead.count if ahead else 0)
         if self._has_to(context) and settings.mirror is None and not settings.counter:
@@ -526,7 +544,8 @@ class Appending:
                 answer = code, last
             if answer is not None:
                 return answer
-        if settings.message_bytes_max is not None and size > settings.message_bytes_max:
+        most = settings.message_bytes_max
+        if most is not None and size > most and not carried:
             return errors.MESSAGE_TOO_LARGE, last
         if settings.discard_new and not context.decided:
             return self.lacks_room(subject, size, ahead)

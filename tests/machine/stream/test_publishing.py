@@ -402,6 +402,38 @@ def test_what_a_carrier_sent_before_is_safe_though_it_is_forgotten():
     assert s.answers("k", publisher="dlx:7", seqno=2) == {0: [errors.DUPLICATE, 0]}
 
 
+def test_what_a_carrier_brings_to_a_full_stream_is_taken_in_order_when_there_is_room():
+    s = Streams(discard="new", max_bytes=24)
+    assert s.stored("k", size=10)
+
+    full = s.publish("a", "b", "c", publisher="dlx:7", seqno=4, size=6)
+    assert (full.stored, full.refused) == (1, [(1, 2)])
+    assert s.publish("b", "c", publisher="dlx:7", seqno=5, size=1).stored == 2
+    assert s.publish("a", "b", "c", publisher="dlx:7", seqno=4, size=6).stored == 3
+    assert list(s.held().values()) == ["k", "a", "b", "c"]
+
+
+def test_what_a_carrier_brings_in_parts_finds_them_when_there_is_room():
+    s = Streams(discard="new", max_msgs=1)
+    assert s.stored("k")
+    kept = s.apply(BodyPart(STREAM, "dlx:7:4", 0, b"x" * 100))
+    large = {0: ["dlx:7:4", [[kept.index, kept.offset, 100]]]}
+    letter = Enqueue(STREAM, "dlx:7", 4, [b"head"], None, {ATTR_SUBJECT: b"a"}, large)
+    assert s.apply(letter).stored == 0
+
+    s.apply(s.purge())
+
+    assert s.apply(letter).stored == 1
+    assert s.held() == {2: "a"}
+
+
+def test_a_dead_letter_is_not_too_large_for_a_stream():
+    """As in the same group: nobody is there to be refused, and others wait behind it."""
+    s = Streams(max_msg_size=3)
+    assert s.stored("a", "b", publisher="dlx:7", seqno=1, size=4) == 1
+    assert s.publish("a", size=4).refused
+
+
 # --- what is no message ---------------------------------------------------------------------------
 
 
