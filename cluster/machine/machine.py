@@ -77,7 +77,13 @@ from cluster.machine.settings import wrong_settings
 from cluster.machine.stream.stream import Stream
 from cluster.machine.timetable import Timetable
 from cluster.machine.transactions import Transactions
-from cluster.machine.versions import ERAS_SINCE, FENCES_SINCE, MACHINE_VERSION, NeedsNewer
+from cluster.machine.versions import (
+    ASKS_ALL_SINCE,
+    ERAS_SINCE,
+    FENCES_SINCE,
+    MACHINE_VERSION,
+    NeedsNewer,
+)
 from cluster.types import (
     AS_OF_NOTHING,
     ConsumerKey,
@@ -293,6 +299,10 @@ class QueueMachine:
         if command.if_empty and waiting:
             return Refused(
                 NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
+            )
+        if command.if_empty and any(queue.reserved) and context.version >= ASKS_ALL_SINCE:
+            return Refused(
+                NOT_EMPTY, f"a transaction is about to publish to queue {queue.name}: try again"
             )
         if command.if_settled and (
             queue.message_count or queue.dead_letters(1) or any(queue.reserved)

@@ -455,6 +455,16 @@ def test_a_queue_that_shall_be_settled_is_not_removed_while_room_is_kept_in_it()
     assert group.apply(Reserve(NODE, 1, 8, [(group.queue, 1, 1)])) == Ok(0)
 
 
+def test_a_queue_that_shall_be_empty_is_not_removed_while_something_is_on_its_way_to_it():
+    """Neither before a move to it nor after that would both be possible."""
+    for version, is_kept in ((4, False), (5, True)):
+        group = Group(1)
+        group.apply(UpgradeMachine(version))
+        assert group.apply(Reserve(NODE, 1, 7, [(group.queue, 1, 1)])) == Ok(1)
+        reply = group.apply(DeleteQueue(group.queue, if_empty=True))
+        assert isinstance(reply, Refused) == is_kept
+
+
 def test_what_is_delayed_needs_room_though_a_consumer_waits():
     group = Group(1)
     group.apply(UpgradeMachine(5))
