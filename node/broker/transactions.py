@@ -54,6 +54,8 @@ DECIDE_S_MAX = 15.0
 PARTS_S_MAX = 30.0
 AGAIN_S_MIN = 0.05
 AGAIN_S_MAX = 0.5
+#: How long it is tried to have all groups keep room: they do for `RESERVED_MS`.
+ROOM_S_MAX = 30.0
 #: How long a leader leaves what it decided to the node that proposed it.
 GRACE_S = 1.0
 BACKOFF_S_MAX = 5.0
@@ -88,8 +90,12 @@ class TransactionCoordinator:
         self._unanswered[number] = None
         kept: list[GroupId] = []
         decides = False
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + ROOM_S_MAX
         try:
             await self._keep_room(number, others, kept, moves=_moves(steps))
+            if loop.time() > until_s:
+                raise Elsewhere(None)  # the first ones might give it back before it is decided
             decides = True
             command = Transaction(
                 self._cluster.node,

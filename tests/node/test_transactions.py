@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cluster_node import ClusterNode
-from cluster.groups.outcome import Done, refused
+from cluster.groups.outcome import Done, Outcome, refused
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
@@ -19,18 +19,19 @@ from cluster.machine.commands import (
     DeleteQueue,
     Enqueue,
     OpenSession,
+    QueueConfig,
     Reserve,
     Settle,
     Step,
     Subscribe,
     Withdraw,
 )
-from cluster.machine.replies import NO_QUEUE, NOT_ALLOWED, QUEUE_FULL, Committed, Subscribed
+from cluster.machine.replies import NO_QUEUE, NOT_ALLOWED, QUEUE_FULL, Committed, Ok, Subscribed
 from cluster.peers.forwarding import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, Body, GroupId, NodeId, QueueId, SessionId
 from node.broker.transactions import TransactionCoordinator
-from node.errors import BrokerError, OutcomeUnknown, Refused
+from node.errors import BrokerError, Elsewhere, OutcomeUnknown, Refused
 from node.tasks import Tasks
 from tests.cluster.world import World, enqueue
 
@@ -429,6 +430,59 @@ async def test_of_transactions_for_the_last_room_only_as_many_are_done_as_fit(
     assert [len(await world.bodies(name)) for name in "abc"] == [done] * 3
 
 
+class Died(Exception):
+    """The node that proposes is no more."""
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("leads", [False, True], ids=["other", "leader"])
+async def test_at_whatever_step_its_node_dies_all_is_done_or_nothing(
+    world: Cluster, step: int, heard: bool, leads: bool
+) -> None:
+    """A move and publishes, over three groups that may refuse. The node dies before it asks for a
+    step, or behind it.
+    """
+    await world.with_queues(**LIMITED)
+    await world.upgraded()
+    await world.publish("a", b"moved")
+    steps = world.publishes(b=[b"moved"], c=[b"y"])
+    steps[world.group_of("a")] = [Withdraw(world.info("a").queue, [(1, 1)])]
+    leader = world.leading(world.group_of("a"))
+    name = next(each for each in world.names if (each == leader) is leads)
+    node, asked = world[name], 0
+
+    def dying(ask: Any) -> Any:
+        async def dies(group: GroupId, command: Any, **how: Any) -> Any:
+            nonlocal asked
+            is_last = asked == step
+            asked += 1
+            if asked > step + 1 or (is_last and not heard):
+                raise Died
+            outcome = await ask(group, command, **how)
+            if is_last:
+                raise Died
+            return outcome
+
+        return dies
+
+    node.ask = dying(node.ask)  # type: ignore[method-assign]
+    node.retries.ask = dying(node.retries.ask)  # type: ignore[method-assign]
+    confirmed = True
+    try:
+        await world.transactions[name].commit(steps)
+    except (Died, ExceptionGroup):
+        confirmed = False
+    world.kill(name)
+    await world.start(name)
+
+    await world.until(world.is_over)
+
+    left = [await world.bodies(queue) for queue in "abc"]
+    assert left in ([[], [b"moved"], [b"y"]], [[b"moved"], [], []])
+    assert not confirmed or left[0] == []
+
+
 async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> None:
     """As it ends a publish: it was asked again for as long as a change of leader may take."""
     asked: list[Command] = []
@@ -450,6 +504,34 @@ async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> N
     with pytest.raises(Refused, match="consume some"):
         await TransactionCoordinator(cluster, Tasks()).commit({GroupId(TRANSIENT_GROUPS): [step]})
     assert len(asked) == 1
+
+
+async def test_nothing_is_decided_when_room_that_was_kept_may_be_given_back_by_then() -> None:
+    asked: list[type] = []
+
+    async def given_back(group: GroupId, command: Command) -> Outcome:
+        return Outcome("ok", Ok(1))
+
+    def propose(group: GroupId, command: Command, done: Done) -> None:
+        asked.append(type(command))
+        asyncio.get_running_loop().call_later(14, done, Outcome("ok", Ok(1)))
+
+    cluster: Any = SimpleNamespace(
+        node="n1",
+        links=SimpleNamespace(incarnation=1),
+        on_effects=[],
+        on_role=[],
+        catalog_machine=SimpleNamespace(
+            queue_by_id=lambda _: None,
+            config_of=lambda _: QueueConfig(max_length=1, overflow="reject-publish"),
+        ),
+        retries=Retries(propose, lambda group: NodeId("n1"), Random(0)),
+        ask=given_back,
+    )
+    steps: Steps = {GroupId(each): [enqueue(QueueId(each), b"body")] for each in range(1, 8)}
+    with pytest.raises(Elsewhere):
+        await TransactionCoordinator(cluster, Tasks()).commit(steps)
+    assert set(asked) == {Reserve}
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["kept", "on its way"])
