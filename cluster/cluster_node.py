@@ -212,6 +212,7 @@ class ClusterNode:
             unsettled=self.unsettled,
             hosts=self.hosts,
             heard=self._catalog_heard,
+            copies=self.groups.values,
         )
         self.forwarder.cluster_version = lambda: self.catalog_machine.version
         self.forwarder.why_no_leader = self._why_no_leader

@@ -16,12 +16,19 @@ from typing import Any
 from cluster.catalog.catalog_read_index import CatalogReadIndex
 from cluster.catalog.continuity import ClusterContinuity
 from cluster.catalog.placement import Hosts, place
-from cluster.catalog.reconcile import create_command
+from cluster.catalog.reconcile import create_command, lost_queues
 from cluster.catalog.transient import TransientGroups
 from cluster.cluster_config import ClusterConfig
 from cluster.codec.entries import MEANT_SINCE
+from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome, refused
-from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine import QueueMachine
+from cluster.machine.arguments import (
+    QUEUE_GROUP,
+    ArgumentError,
+    parse_arguments,
+    settings_from,
+)
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_commands import CatalogStep
 from cluster.machine.checks import is_finite
@@ -70,12 +77,14 @@ class QueueNames:
         unsettled: Callable[[], Collection[NodeId]],
         hosts: Callable[[], Hosts],
         heard: Callable[[], Heard | None],
+        copies: Callable[[], Collection[GroupLike]],
     ) -> None:
         self._heard = heard
         self._caught_up_with: Heard | None = None
         self._homes = homes  # nodes that may be given groups
         self._unsettled = unsettled  # those of them that should not be given any yet
         self._hosts = hosts
+        self._copies = copies  # of groups, on this node
         self._config = config
         self._catalog = catalog
         self._retries = retries
@@ -216,11 +225,27 @@ class QueueNames:
         """
         if command.node is not None:
             return replace(command, incarnation=self._incarnation())
+        if catalog.queue(command.vhost, command.name) is None:
+            command = self._found_again(command, catalog)
         group = command.arguments.get("x-queue-group")
         if group is None:
             return command
         members = self._place(self._size(command), catalog)
         return replace(command, group=group, members=members)
+
+    def _found_again(self, command: DeclareQueue, catalog: CatalogMachine) -> DeclareQueue:
+        """As the queue of this name that the catalog lost, if a copy of its group is here and it is
+        what is declared, in all that stays as declared.
+        """
+        for group in self._copies():
+            machine = group.machine
+            for lost in lost_queues(catalog, machine) if isinstance(machine, QueueMachine) else ():
+                named = (lost.vhost, lost.name) == (command.vhost, command.name)
+                if named and command.arguments.get(QUEUE_GROUP) in (None, group.name):
+                    config = settings_from(command.arguments, auto_delete=command.auto_delete)
+                    if config.declared_as(lost.config) == config:
+                        return replace(command, group=group.name, queue=lost.id)
+        return command
 
     async def change_stream(self, info: QueueInfo, arguments: dict[str, Any]) -> Outcome:
         """Give this stream, and none that has its name by then, these arguments, here and in its

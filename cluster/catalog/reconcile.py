@@ -8,7 +8,7 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from cluster.machine.commands import (
     RemoveQueue,
     UpdateQueue,
 )
+from cluster.machine.identity import QueueIdentity
 from cluster.peers.peers import PeerState
 from cluster.types import GroupId, NodeId, QueueId
 
@@ -67,7 +68,8 @@ def commands_for(
     """Make, change and drop these queues of one group so that they are what the catalog says. A
     `RemoveQueue` is for the catalog: whoever deleted the queue in the group has not come so far.
     It is not made again, for its positions would begin at 1 under an id of which others know how
-    far they have read it.
+    far they have read it. What a recovery lost of the catalog was perhaps not deleted: see
+    `lost_queues`.
     """
     commands: list[Command] = []
     fenced = set(machine.fenced())
@@ -76,7 +78,8 @@ def commands_for(
     for queue in queues:
         info, kind = catalog.queue_by_id(queue), machine.find(queue)
         if info is None or info.group != group:
-            if (kind is not None or queue in fenced) and queue < known:
+            lost = kind is not None and catalog.has_lost(queue)
+            if (kind is not None or queue in fenced) and queue < known and not lost:
                 commands.append(DeleteQueue(queue))
             continue
         declared = catalog.config_of(queue)
@@ -97,6 +100,16 @@ def commands_for(
         if made != config and not kind.identity.is_stale(catalog.as_of):
             commands.append(UpdateQueue(queue, config, catalog.as_of))
     return commands
+
+
+def lost_queues(catalog: CatalogMachine, machine: QueueMachine) -> Iterator[QueueIdentity]:
+    """Of the group, and unknown to the catalog since that lost its end with a majority. They keep
+    what they hold until somebody declares them again.
+    """
+    for queue in machine.queues() if catalog.lost_some else ():
+        kind = machine.find(queue)
+        if kind is not None and catalog.has_lost(queue):
+            yield kind.identity
 
 
 def _is_leaving(catalog: CatalogMachine, info: QueueInfo) -> bool:

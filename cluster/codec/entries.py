@@ -473,7 +473,7 @@ _COMMANDS: dict[int, Layout] = {
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),
-    66: Layout(commands.DeclareQueue),
+    66: Layout(commands.DeclareQueue, fields_since={"queue": PASSED_OVER}),
     67: Layout(commands.RemoveQueue, fields_since={"arguments": MEANT_SINCE}),
     68: Layout(commands.ForgetNode),
     69: Layout(commands.ForgetVolatile),

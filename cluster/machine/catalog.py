@@ -63,8 +63,8 @@ from cluster.machine.commands import (
 from cluster.machine.effects import Applied, Effect, QueueDeclared
 from cluster.machine.policies import Policies, PolicyTable, PolicyTarget
 from cluster.machine.replies import BAD_ARGUMENT, UNKNOWN_COMMAND, Declared, Ok, Refused, Reply
-from cluster.machine.versions import AS_OF_SINCE, MACHINE_VERSION, NeedsNewer
-from cluster.types import AS_OF_NOTHING, AsOf, GroupId, NodeId, QueueId, Stamp
+from cluster.machine.versions import AS_OF_SINCE, ERAS_SINCE, MACHINE_VERSION, NeedsNewer
+from cluster.types import AS_OF_NOTHING, AsOf, GroupId, NodeId, QueueId, Stamp, era_of
 
 __all__ = [
     "BindingInfo",
@@ -145,6 +145,8 @@ class CatalogMachine:
     def apply(self, stamp: Stamp, command: Any) -> Applied:
         """Total: every command, also one it does not know, is answered and never raised about."""
         self.applied += 1
+        if self.version >= ERAS_SINCE and era_of(stamp.term) > era_of(self.as_of[0]):
+            self._placing.lose_end()
         self.as_of = stamp.term, stamp.index
         clause = self._clauses.get(cast("type[Any]", type(command)))
         if clause is None:
@@ -183,6 +185,7 @@ class CatalogMachine:
         other.version = self.version
         other.as_of = self.as_of
         other._placing.next_queue_id = self._placing.next_queue_id
+        other._placing.lost_ids = self._placing.lost_ids[:]
         other._routing.generation = self._routing.generation
         for name, table in self._tables.items():
             other._tables[name].adopt(table)
@@ -238,6 +241,14 @@ class CatalogMachine:
     @property
     def next_queue_id(self) -> QueueId:
         return self._placing.next_queue_id
+
+    @property
+    def lost_some(self) -> bool:
+        return bool(self._placing.lost_ids)
+
+    def has_lost(self, queue: QueueId) -> bool:
+        """Whether it may be one that was declared, and that a recovery without a majority lost."""
+        return self._placing.has_lost(queue)
 
     def config_of(self, queue: QueueId) -> QueueConfig | None:
         """The effective settings: arguments and policies merged."""
@@ -329,12 +340,15 @@ class CatalogMachine:
         return cbor2.dumps(state, canonical=True)
 
     def _state(self) -> dict[str, Any]:
-        return {
+        state: dict[str, Any] = {
             "version": self.version,
             "next_queue_id": self.next_queue_id,
             "generation": self.generation,
             "tables": {name: table.dump() for name, table in self._tables.items()},
         }
+        if self._placing.lost_ids:  # none before machine version 5
+            state["lost_ids"] = self._placing.lost_ids
+        return state
 
     def beyond(self, data: bytes) -> NeedsNewer | None:
         """Why a snapshot cannot be restored here, if it is of a later release."""
@@ -351,6 +365,7 @@ class CatalogMachine:
         term, index = state.get("as_of", AS_OF_NOTHING)
         self.as_of = term, index
         self._placing.next_queue_id = QueueId(state["next_queue_id"])
+        self._placing.lost_ids = [(first, last) for first, last in state.get("lost_ids", ())]
         self._routing.generation = state.get("generation", 0)
         for name, table in self._tables.items():
             table.load(state["tables"].get(name, []))
@@ -391,6 +406,7 @@ class CatalogMachine:
         assert counted == len(queues), "every queue is in exactly one existing group"
         for queue, info in queues.by_id.items():
             assert info.queue == queue < self.next_queue_id
+            assert not self.has_lost(queue), "an id is given once"
             assert queues.by_name[info.vhost, info.name] is info
             assert self._routing.known(info.vhost)
             assert (info.owner is not None) == info.exclusive

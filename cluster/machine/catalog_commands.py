@@ -95,6 +95,9 @@ class DeclareQueue:
     node: NodeId | None = None
     incarnation: int = 0
     owner: str | None = None  # exclusive: the client connection that may use it, and ends it
+    #: Its id, if it is one that a recovery without a majority lost: its group has it yet. Since
+    #: machine version 5.
+    queue: QueueId | None = None
 
 
 @dataclass(frozen=True, slots=True)

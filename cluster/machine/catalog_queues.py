@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from cluster.machine.arguments import (
     DEDICATED,
@@ -60,6 +60,8 @@ from cluster.types import GroupId, NodeId, QueueId
 #: Each costs every node memory and, a group, some work every heartbeat.
 QUEUES_MAX = 100_000
 GROUPS_MAX = 4_000
+#: More queues than are declared while a copy of the catalog lags behind.
+LOST_MAX: Final = 1_000_000_000
 
 #: Users share a queue's dedicated group by naming it, but cannot make one under such a name.
 DEDICATED_PREFIX = f"{DEDICATED}-"
@@ -86,6 +88,7 @@ class Placing:
         self._policies = policies
         self._version = version  # of the machine
         self.next_queue_id = QueueId(1)  # ids are never used twice, or a late command hits another
+        self.lost_ids: list[tuple[int, int]] = []  # that may be of queues which groups have yet
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -164,8 +167,7 @@ class Placing:
         group, effects = self._group_for(command)
         if isinstance(group, Refused):
             return Applied(group)
-        queue = self.next_queue_id
-        self.next_queue_id = QueueId(queue + 1)
+        queue = self._id_for(command)
         self._queues.put(
             QueueInfo(
                 queue,
@@ -184,6 +186,31 @@ class Placing:
         self._routing.changed(vhost)
         declared = QueueDeclared(queue, group)
         return Applied(Declared(queue, group, created=True), [*effects, declared])
+
+    def lose_end(self) -> None:
+        """The log goes on from an earlier moment. What was declared after it is not known here any
+        more, but its group may have it.
+        """
+        lost = self.next_queue_id
+        self.next_queue_id = QueueId(lost + LOST_MAX)
+        self.lost_ids.append((lost, lost + LOST_MAX - 1))
+
+    def has_lost(self, queue: int) -> bool:
+        return any(first <= queue <= last for first, last in self.lost_ids)
+
+    def _id_for(self, command: DeclareQueue) -> QueueId:
+        """Its own, once, if it was lost; else a new one."""
+        queue = command.queue
+        if type(queue) is not int or not self.has_lost(queue):
+            self.next_queue_id = QueueId(self.next_queue_id + 1)
+            return QueueId(self.next_queue_id - 1)
+        parts = [
+            part
+            for first, last in self.lost_ids
+            for part in ((first, min(last, queue - 1)), (max(first, queue + 1), last))
+        ]
+        self.lost_ids = [(first, last) for first, last in dict.fromkeys(parts) if first <= last]
+        return QueueId(queue)
 
     def change_queue(self, command: ChangeQueue) -> Applied:
         info = self._queues.by_name.get((command.vhost, command.name))

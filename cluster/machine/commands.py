@@ -9,7 +9,7 @@ included, ascending, not overlapping.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from cluster.machine.catalog_commands import (
@@ -112,6 +112,17 @@ class QueueConfig:
     # by what messages are in groups, of each of which one is in flight: a header, or the routing
     # key; since machine version 5
     group_key: str | None = None
+
+    def declared_as(self, declared: QueueConfig) -> QueueConfig:
+        """With what only a declaration may say (A31) as it was declared."""
+        return replace(
+            self,
+            type=declared.type,
+            single_active_consumer=declared.single_active_consumer,
+            max_priority=declared.max_priority,
+            group_key=declared.group_key,
+            auto_delete=declared.auto_delete,
+        )
 
 
 @dataclass(frozen=True, slots=True)

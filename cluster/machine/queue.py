@@ -7,7 +7,6 @@ order they come at the end of a command, and reads and writes their state as one
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from operator import itemgetter
@@ -162,7 +161,7 @@ class Queue:
                 assert_never(command)
 
     def _update(self, command: UpdateQueue) -> Reply:
-        """A policy changed; what only a declaration may say stays as declared (A31)."""
+        """A policy changed."""
         config = command.config
         wrong = wrong_settings(config)
         if wrong is not None:
@@ -172,15 +171,7 @@ class Queue:
         declared = self.identity.config
         if config.expires_ms != declared.expires_ms:
             self.lifetime.reported_ms = None
-        config = dataclasses.replace(
-            config,
-            type=declared.type,
-            single_active_consumer=declared.single_active_consumer,
-            max_priority=declared.max_priority,
-            group_key=declared.group_key,
-            auto_delete=declared.auto_delete,
-        )
-        self.identity.configure(config, command.as_of)
+        self.identity.configure(config.declared_as(declared), command.as_of)
         self.limits.configure()
         self.checkout.bound_consumers()
         return Ok()

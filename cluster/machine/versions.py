@@ -26,7 +26,7 @@ new machine version on.
 |         |         | brought back; message groups; |
 |         |         | federation: exchanges that others read from, policies with patterns; |
 |         |         | ids that every queue takes once; eras of logs: numbers skip what was |
-|         |         | lost, the catalog knows who survived; |
+|         |         | lost, the catalog knows who survived, and gives no id again; |
 |         |         | settings that are older than those a queue has change nothing; |
 |         |         | a deleted queue is not made again while the catalog has it; |
 |         |         | what a stream would refuse refuses the whole transaction; |

@@ -139,6 +139,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _nodes(seen.nodes, down)
     yield from _groups(seen.groups, down)
     yield from _copies(seen.copies)
+    yield from _lost_queues(seen.copies)
     yield from _unused(seen.nodes)
     yield from _versions(seen.versions)
     for node, certificates in seen.certificates.items():
@@ -276,6 +277,23 @@ def _copies(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Finding]:
                     f"`quorate group rebuild {group} {node}` makes it anew from the leader's",
                     ("groups",),
                 )
+
+
+def _lost_queues(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Finding]:
+    """Nobody can use them, and nobody said that they shall go."""
+    for group, by_node in copies.items():
+        nodes: dict[str, list[str]] = {}
+        for node, copy in sorted(by_node.items()):
+            for lost in copy.get("lost_queues", ()):
+                nodes.setdefault(_within(lost["vhost"], lost["name"]), []).append(node)
+        for name, holding in nodes.items():
+            yield Finding(
+                "problem",
+                f"group {group} has queue {name}, which the catalog lost with a majority",
+                f"declare it at node {' or '.join(holding)}, with the same arguments as before and"
+                f" without x-queue-group or with {group}: then it has its messages again",
+                ("groups",),
+            )
 
 
 def _unused(rows: Sequence[Json]) -> Iterator[Finding]:

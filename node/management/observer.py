@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from cluster.catalog.reconcile import lost_queues
 from cluster.groups.group_like import GroupLike
 from cluster.log import READ_AHEAD_BYTES
 from cluster.machine import QueueMachine
@@ -478,13 +479,17 @@ class Observer:
         }
 
     def _answer_group(self, _: NodeId, fields: list[Any]) -> dict[str, Any] | None:
-        group = self._services.cluster.group(GroupId(fields[0]))
+        cluster = self._services.cluster
+        group = cluster.group(GroupId(fields[0]))
         if group is None:
             return None
-        status = group.status()
+        status, machine = group.status(), group.machine
         names = ("role", "leader", "term", "commit", "applied", "last", "base", "poisoned")
         names += ("diverged", "machine_version", "needs_version")
-        return {name: status[name] for name in names}
+        has_queues = isinstance(machine, QueueMachine)
+        lost = lost_queues(cluster.catalog_machine, machine) if has_queues else ()
+        named = [{"vhost": queue.vhost, "name": queue.name} for queue in lost]
+        return {**{name: status[name] for name in names}, "lost_queues": named}
 
 
 def _timestamp(read: Sequence[tuple[Body, Any]]) -> int | None:

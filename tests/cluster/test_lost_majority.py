@@ -22,7 +22,15 @@ from cluster.members.readmission import GivenUp
 from cluster.raft import replication
 from cluster.raft.configuration import Configuration
 from cluster.recovery.lost_majority import NoCopy, examine, give_up, has_copy, without_copy
-from cluster.types import CATALOG_GROUP, GroupId, NodeId, Stamp, first_term_of, numbers_skipped
+from cluster.types import (
+    CATALOG_GROUP,
+    GroupId,
+    NodeId,
+    QueueId,
+    Stamp,
+    first_term_of,
+    numbers_skipped,
+)
 from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import MakeWorld, World, enqueue
 
@@ -713,9 +721,8 @@ async def test_a_learner_that_was_not_told_yet_is_not_waited_for_and_is_made_a_v
     await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
 
 
-async def test_a_queue_that_the_catalog_lost_does_not_show_in_one_that_gets_its_number(
-    make_world: MakeWorld,
-) -> None:
+async def _catalog_without_its_end(make_world: MakeWorld) -> tuple[World, QueueId]:
+    """n2 is left of three: its group has queue `lost` and a message, its catalog has not."""
     world = await make_world(default_groups=1).born()
     await world.declare("q")
     await world.until(lambda: world["n2"].queue_info("/", "q") is not None)
@@ -723,20 +730,63 @@ async def test_a_queue_that_the_catalog_lost_does_not_show_in_one_that_gets_its_
         links.drop = lambda peer, message: peer == "n2" and message[0] == CATALOG_GROUP
     lost = await world.declare("lost", at="n1")
     await world.publish("lost", b"of one that is lost")
-    await world.until(
-        lambda: world["n2"].groups[world.group_of("lost")].machine.queue(lost) is not None  # type: ignore[union-attr]
-    )
+    await world.until(lambda: _held(world, lost) is not None)
     for name in NODES:
         world.kill(name)
     await order(world, "n2", "n1", "n3")
     await world.start("n2")
     await world.until(lambda: world.leading() and world.leading(world.group_of("q")))
     assert world["n2"].queue_info("/", "lost") is None
-    assert await world.declare("new") == lost
-    assert world.ready("new", "n2") == 0
-    await world.publish("new", b"1")
+    return world, lost
+
+
+def _held(world: World, queue: QueueId) -> Any:
+    machine: Any = world["n2"].groups[world.group_of("q")].machine
+    return machine.queue(queue)
+
+
+async def test_the_number_of_a_queue_that_the_catalog_lost_is_not_given_again(
+    make_world: MakeWorld,
+) -> None:
+    """Neither would it show in that queue, nor go with it."""
+    world, lost = await _catalog_without_its_end(make_world)
+    for name in ("new", "newer"):
+        assert await world.declare(name) > lost
+        assert world.ready(name, "n2") == 0
+        await world.publish(name, b"1")
     await asyncio.sleep(5)
-    assert world.ready("new", "n2") == 1
+    assert [world.ready(name, "n2") for name in ("new", "newer")] == [1, 1]
+    assert _held(world, lost).ready_count == 1
+
+
+async def test_a_queue_that_the_catalog_lost_is_there_again_when_it_is_declared(
+    make_world: MakeWorld,
+) -> None:
+    world, lost = await _catalog_without_its_end(make_world)
+    await world.declare("new")
+    assert await world.declare("lost") == lost
+    assert world.ready("lost", "n2") == 1
+    await world.publish("lost", b"2")
+    await asyncio.sleep(5)
+    assert world.ready("lost", "n2") == 2
+
+    # Deleted and declared once more it is another one.
+    assert (await world["n2"].remove_queue("/", "lost")).kind == "ok"
+    assert await world.declare("lost") > lost
+    await asyncio.sleep(5)
+    assert world.ready("lost", "n2") == 0
+    assert _held(world, lost) is None
+
+
+async def test_a_queue_that_the_catalog_lost_does_not_come_back_as_one_of_another_kind(
+    make_world: MakeWorld,
+) -> None:
+    world, lost = await _catalog_without_its_end(make_world)
+    await world.declare("new")
+    assert await world.declare("lost", single_active_consumer=True) > lost
+    await asyncio.sleep(5)
+    assert world.ready("lost", "n2") == 0
+    assert _held(world, lost).ready_count == 1
 
 
 STAGES = {

@@ -107,6 +107,15 @@ def test_a_calm_cluster_has_nothing():
             "problem",
             "the copy of group default-1 on node b is of no use: it differs",
         ),
+        (
+            changed(
+                copies={
+                    "default-1": {n: {"lost_queues": [{"vhost": "v", "name": "q"}]} for n in "ba"}
+                }
+            ),
+            "problem",
+            "group default-1 has queue v:q, which the catalog lost",
+        ),
         (with_node(copies=0), "warning", "1 node (c) without a copy of any group"),
         (
             with_upgrade(nodes=[{"name": "a", "newest": 5}, {"name": "b", "newest": 6}]),
