@@ -283,6 +283,14 @@ class Journal:
         if members != (self.forced or b""):
             self._write_forced(members)
 
+    def force_from(self, term: int, members: bytes) -> None:
+        """From this term on, in which nothing is promised yet. The first record says all of it, so
+        a torn write leaves all of it or nothing.
+        """
+        self.current_term, self.voted_for, self.votes_suspended = term, None, False
+        self._write_forced(members)
+        self._write_hard_state()
+
     def _write_forced(self, members: bytes) -> None:
         self.forced = members
         self._wal.append(fmt.KIND_FORCED, self.group, 0, self.current_term, members)

@@ -101,6 +101,8 @@ class Replay:
             self.votes_suspended = rest == [True]
         elif kind == fmt.KIND_FORCED:
             self.forced = payload
+            if term > self.term:  # it begins with this record
+                self.term, self.voted_for, self.votes_suspended = term, None, False
         elif kind == fmt.KIND_COMMIT:
             self.commit = index
         elif kind == fmt.KIND_TRUNCATE:

@@ -142,11 +142,9 @@ def lacks_majority(configurations: Configurations, lost: Collection[str]) -> boo
 def go_on(journal: RaftJournal, survivors: Sequence[NodeId], lost: Collection[NodeId]) -> None:
     """As one of the survivors of a group."""
     era = era_of(journal.current_term) + 1
-    # The new term makes void what was promised, by this disk and by lost ones, in older ones.
-    journal.set_term(first_term_of(era), None)
-    journal.set_votes_suspended(False)
     members = Configuration(tuple(sorted(survivors)), lost=tuple(sorted(lost)), era=era)
-    journal.force(Forced(members).payload)
+    # The new term makes void what was promised, by this disk and by lost ones, in older ones.
+    journal.force_from(first_term_of(era), Forced(members).payload)
 
 
 def _lost_before(log: Log) -> Sequence[NodeId]:

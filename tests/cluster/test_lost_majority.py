@@ -21,7 +21,7 @@ from cluster.members.membership import next_step
 from cluster.members.readmission import GivenUp
 from cluster.raft import replication
 from cluster.raft.configuration import Configuration
-from cluster.recovery.lost_majority import NoCopy, examine, give_up, has_copy, without_copy
+from cluster.recovery.lost_majority import NoCopy, examine, give_up, go_on, has_copy, without_copy
 from cluster.types import (
     CATALOG_GROUP,
     GroupId,
@@ -33,6 +33,7 @@ from cluster.types import (
 )
 from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import MakeWorld, World, enqueue
+from tests.log.support import World as LogWorld
 
 pytestmark = pytest.mark.virtual_time
 
@@ -1060,3 +1061,28 @@ async def test_the_lost_may_leave_though_the_survivor_never_heard_who_the_last_m
     await world.until(
         lambda: [info.node for info in world.any.catalog_machine.nodes()] == ["n5"], 60
     )
+
+
+async def test_an_order_that_was_torn_while_it_was_written_was_not_given() -> None:
+    """What this copy promised is forgotten: it may vote with the survivors, not as before."""
+    disk = LogWorld()
+    log = await disk.open()
+    journal = log.journal(1)
+    journal.set_term(3, "n1")
+    journal.set_votes_suspended(True)
+    log.write()
+    await log.sync()
+    [name] = disk.files()
+    before = len(disk.content(name))
+    go_on(journal, [NodeId("n1"), NodeId("n2")], [NodeId("n3")])
+    log.write()
+    await log.sync()
+    whole = bytes(disk.content(name))
+    found: set[tuple[bool, bool, int]] = set()
+    for end in range(before, len(whole) + 1):
+        torn = LogWorld()
+        torn.disk = disk.disk.after_crash()
+        torn.tear(name, end)
+        its = (await torn.open()).journal(1)
+        found.add((its.votes_suspended, bool(its.forced), its.current_term))
+    assert found == {(True, False, 3), (False, True, first_term_of(1))}

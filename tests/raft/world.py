@@ -180,6 +180,11 @@ class MemoryJournal:
         self._dirty |= members != self.forced
         self.forced = members
 
+    def force_from(self, term: int, members: bytes) -> None:
+        self.set_term(term, None)
+        self.set_votes_suspended(False)
+        self.force(members)
+
     def diverge(self, diverged: bool) -> None:
         self._dirty |= diverged != self.diverged
         self.diverged = diverged
