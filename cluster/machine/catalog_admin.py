@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cluster.machine.arguments import SHARD_OF, SPLIT_QUEUE
 from cluster.machine.catalog_entries import PROTECTED, TABLES, checked_key, checked_value, keys_of
 from cluster.machine.catalog_queues import Placing
 from cluster.machine.catalog_routing import Routing, no_vhost
@@ -15,12 +16,14 @@ from cluster.machine.effects import Applied, Effect
 from cluster.machine.policies import Policies
 from cluster.machine.replies import (
     BAD_ARGUMENT,
+    IN_USE,
     LIMIT_REACHED,
     NO_USER,
     PROTECTED_VHOST,
     Ok,
     Refused,
 )
+from cluster.machine.versions import SPLITS_SINCE
 
 ENTRIES_MAX = 100_000
 
@@ -69,6 +72,7 @@ class Administration:
         except BadValue as error:
             return Applied(Refused(BAD_ARGUMENT, str(error)))
         refusal = self._nobody(table, parts)
+        refusal = refusal or self._left_behind(table, key, value.get("value"))
         if refusal is not None:
             return Applied(refusal)
         new = key not in self._entries.by_table[table]
@@ -88,6 +92,9 @@ class Administration:
         if entry is not None and entry.get(PROTECTED) is True and table == "vhosts":
             reason = f"refusing to delete vhost '{key[0]}': it is protected from deletion"
             return Applied(Refused(PROTECTED_VHOST, reason))
+        refusal = self._left_behind(table, key, None)
+        if refusal is not None:
+            return Applied(refusal)
         if self._entries.by_table[table].pop(key, None) is None:
             return Applied(Ok(0))
         effects: Sequence[Effect] = ()
@@ -108,6 +115,31 @@ class Administration:
         if user is not None and table != "users" and self._entries.find("users", user) is None:
             return Refused(NO_USER, f"no user '{user}'")
         return None
+
+    def _left_behind(self, table: str, key: EntryKey, value: Any) -> Refused | None:
+        """A queue stays split as it is while any of its shards is there, but for being joined. Who
+        says otherwise has not heard of what others did, and nobody would consume from a shard that
+        is not named, or empty it.
+        """
+        if table != "parameters" or key[0] != SPLIT_QUEUE or self._version() < SPLITS_SINCE:
+            return None
+        match self._entries.by_table[table].get(key), value:
+            case {"value": {"shards": [*names], **was}}, {"shards": [*same], **will} if (
+                same == names and was.get("joining") in (None, False, will.get("joining"))
+            ):
+                return None
+            case {"value": {"shards": [*names]}}, _:
+                infos = [self._queues.by_name.get((key[1], str(name))) for name in names]
+            case _:
+                return None
+        shard = next((i for i in infos if i and i.arguments.get(SHARD_OF) == key[2]), None)
+        if shard is None:
+            return None
+        return Refused(
+            IN_USE,
+            f"queue '{key[2]}' in vhost '{key[1]}' is split, and its shard '{shard.name}' is there:"
+            " it stays split like that until it is joined",
+        )
 
     def _put(self, table: str, key: EntryKey, value: dict[str, Any]) -> None:
         self._entries.by_table[table][key] = value

@@ -30,7 +30,8 @@ new machine version on.
 |         |         | settings that are older than those a queue has change nothing; |
 |         |         | a deleted queue is not made again while the catalog has it; |
 |         |         | what a stream would refuse refuses the whole transaction; |
-|         |         | dead letters for a full stream wait, and are not refused |
+|         |         | dead letters for a full stream wait, and are not refused; |
+|         |         | a queue stays split over all shards that are there |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -67,6 +68,9 @@ ASKS_ALL_SINCE: Final = 5
 
 #: From when on a stream takes what other queues bring it in order, when there is room.
 CARRIED_SINCE: Final = 5
+
+#: From when on a queue stays split over all of its shards that are there.
+SPLITS_SINCE: Final = 5
 
 #: The key of the text among a node's addresses.
 VERSIONS: Final = "versions"
