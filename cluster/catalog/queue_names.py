@@ -43,7 +43,7 @@ from cluster.machine.commands import (
     RemoveQueue,
     UpdateQueue,
 )
-from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, Declared, Ok
+from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, STALE_COPY, Declared, Ok
 from cluster.peers.forwarding import PATIENCE_S, Retries
 from cluster.types import CATALOG_GROUP, NodeId
 
@@ -184,6 +184,8 @@ class QueueNames:
             return refused("no_leader", reason)
         while True:
             outcome, deleted = await self._declare(self.prepared(command, self._catalog), config)
+            if outcome.code == STALE_COPY and await self.barrier():
+                continue
             if deleted is None:
                 return outcome
             # Its deleter has not come to the catalog yet, or never will. What is declared now is
@@ -210,8 +212,10 @@ class QueueNames:
             info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
             declared = replace(config, auto_delete=command.auto_delete)
         made = await self._ask_home(info, create_command(self._catalog, info, declared))
-        if made is not None and getattr(made.reply, "code", None) == NO_QUEUE:
-            return made, RemoveQueue(info.vhost, info.name, info.queue)
+        code = None if made is None else getattr(made.reply, "code", None)
+        if made is not None and code in (NO_QUEUE, STALE_COPY):
+            another = RemoveQueue(info.vhost, info.name, info.queue)
+            return made, another if code == NO_QUEUE else None
         self.declared_count += 1
         self.created_count += reply.created
         if made is None:
@@ -345,7 +349,7 @@ class QueueNames:
         outcome = await self._seen(await self._retries.ask(CATALOG_GROUP, removal))
         if outcome.kind == "ok" and self._catalog.queue_by_id(info.queue) is None:
             self.deleted_count += outcome.reply == Ok(1)
-            await self._ask_home(info, DeleteQueue(info.queue))
+            await self._ask_home(info, DeleteQueue(info.queue, as_of=self._catalog.as_of))
         return outcome
 
     async def _ask_home(self, info: QueueInfo, command: Command) -> Outcome | None:

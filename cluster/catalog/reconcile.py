@@ -80,7 +80,7 @@ def commands_for(
         if info is None or info.group != group:
             lost = kind is not None and catalog.has_lost(queue)
             if (kind is not None or queue in fenced) and queue < known and not lost:
-                commands.append(DeleteQueue(queue))
+                commands.append(DeleteQueue(queue, as_of=catalog.as_of))
             continue
         declared = catalog.config_of(queue)
         assert declared is not None, "every queue of the catalog has settings"

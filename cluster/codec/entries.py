@@ -395,7 +395,9 @@ _COMMANDS: dict[int, Layout] = {
         fields_since={"as_of": PASSED_OVER},
     ),
     3: Layout(
-        commands.DeleteQueue, fields_since={"if_settled": SETTLED_SINCE, "fence": PASSED_OVER}
+        commands.DeleteQueue,
+        load={"as_of": _pair},
+        fields_since={"if_settled": SETTLED_SINCE, "fence": PASSED_OVER, "as_of": PASSED_OVER},
     ),
     4: Layout(commands.OpenSession),
     5: Layout(commands.DetachSession, load=_HANDED, fields_since={"handed": 2}),

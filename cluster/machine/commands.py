@@ -165,6 +165,9 @@ class DeleteQueue:
     #: until the catalog has it no more and this command comes without a fence. Since machine
     #: version 5.
     fence: bool = False
+    #: The catalog has the queue no more, as of this moment. A `CreateQueue` of an earlier one does
+    #: not make it again. Since machine version 5.
+    as_of: AsOf = AS_OF_NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from cluster.machine import snapshot
 from cluster.machine.arguments import STREAM
@@ -65,6 +65,7 @@ from cluster.machine.replies import (
     IN_USE,
     NO_QUEUE,
     NOT_EMPTY,
+    STALE_COPY,
     UNKNOWN_COMMAND,
     Chunk,
     Ok,
@@ -86,6 +87,7 @@ from cluster.machine.versions import (
 )
 from cluster.types import (
     AS_OF_NOTHING,
+    AsOf,
     ConsumerKey,
     NodeId,
     QueueId,
@@ -99,6 +101,9 @@ from cluster.types import (
 NOW_MS_MAX = 1 << 53
 #: A term that does not come.
 NEVER = 1 << 62
+#: The highest id of a queue that the catalog has no more, and the latest moment of which it was
+#: said of one.
+NOTHING_FORGOTTEN: Final[tuple[QueueId, AsOf]] = (QueueId(0), AS_OF_NOTHING)
 #: What one queue is told to do, and since which machine version.
 QUEUE_COMMANDS: dict[Any, int] = {
     **dict.fromkeys(get_args(QueueCommand), 1),
@@ -140,6 +145,7 @@ class QueueMachine:
         self._removed: dict[str, Removed] = {}  # of queues that were deleted
         #: Vhost and name of those that were deleted here, and that the catalog may still have.
         self._fenced: dict[QueueId, tuple[str, str]] = {}
+        self._forgotten = NOTHING_FORGOTTEN
         self.counters = GroupCounters()
         self._timetable = Timetable(self._queues)
         self._recorder: EventRecorder | None = None
@@ -251,6 +257,11 @@ class QueueMachine:
                 NO_QUEUE,
                 f"queue {command.name} was deleted under this id: declare it again, under another",
             )
+        last, as_of = self._forgotten
+        if command.queue <= last and command.as_of < as_of:
+            return Refused(
+                STALE_COPY, f"queue {command.name} may have been deleted since: try again"
+            )
         kind = KINDS.get(command.config.type)
         if kind is None or self.version < kind.since:
             names = [name for name, each in KINDS.items() if each.since <= self.version]
@@ -290,7 +301,7 @@ class QueueMachine:
         queue = self._queues.get(command.queue)
         if queue is None:
             if not command.fence:
-                self._fenced.pop(command.queue, None)
+                self._forget(context, command)
             return _no_queue(command.queue)
         if command.if_unused and queue.in_use:
             return Refused(IN_USE, f"queue {queue.name} has consumers: cancel them first")
@@ -316,7 +327,16 @@ class QueueMachine:
         self._drop(context, queue)
         if command.fence and context.version >= FENCES_SINCE:
             self._fenced[queue.id] = queue.identity.vhost, queue.name
+        else:
+            self._forget(context, command)
         return Ok(count)
+
+    def _forget(self, context: ApplyContext, command: DeleteQueue) -> None:
+        """The catalog has it no more. An older copy of it may."""
+        self._fenced.pop(command.queue, None)
+        if context.version >= FENCES_SINCE and command.as_of != AS_OF_NOTHING:
+            last, as_of = self._forgotten
+            self._forgotten = max(last, command.queue), max(as_of, command.as_of)
 
     # --- what queues ask of the group: see context.GroupOfQueues ----------------------------------
 
@@ -570,8 +590,10 @@ class QueueMachine:
             state.append(dump_removed(self._removed))
         if self.version >= ERAS_SINCE:
             state.append(self._era)
-        if self._fenced:  # none before version 5 had them
+        if self._fenced or self._forgotten != NOTHING_FORGOTTEN:  # none before version 5 had them
             state.append([[queue, *self._fenced[queue]] for queue in self.fenced()])
+        if self._forgotten != NOTHING_FORGOTTEN:
+            state.append([self._forgotten[0], *self._forgotten[1]])
         return state
 
     def _in_order(self) -> list[QueueKind]:
@@ -615,6 +637,9 @@ class QueueMachine:
         self._enter(later[2] if version >= ERAS_SINCE else 0)
         for queue_id, vhost, name in later[3] if len(later) > 3 else ():
             self._fenced[QueueId(queue_id)] = vhost, name
+        if len(later) > 4:
+            last, term, index = later[4]
+            self._forgotten = QueueId(last), (term, index)
 
     def digest(self) -> bytes:
         """Equal on every replica at the same entry. From version 2 on it costs what changed."""

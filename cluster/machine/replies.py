@@ -24,6 +24,7 @@ BAD_ARGUMENT = "bad_argument"
 PARTS_MISSING = "parts_missing"  # of a large body: publish it again from its first part on
 OVERLOADED = "overloaded"  # it passes: try again
 UNKNOWN_COMMAND = "unknown_command"
+STALE_COPY = "stale_copy"  # of the catalog, by which it was proposed: catch up, and try again
 COMMAND_SKIPPED = "command_skipped"  # the machine raised: a bug
 NO_GROUP = "no_group"
 NO_NODE = "no_node"

@@ -10,9 +10,9 @@ import pytest
 from cluster.cluster_node import ClusterNode
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import RemoveQueue
+from cluster.machine.commands import DeleteQueue, RemoveQueue
 from cluster.machine.replies import Declared
-from cluster.types import CATALOG_GROUP
+from cluster.types import CATALOG_GROUP, QueueId
 from tests.cluster.world import World, delete_half, enqueue
 
 pytestmark = pytest.mark.virtual_time
@@ -108,3 +108,19 @@ async def test_it_is_finished_when_the_deleter_and_the_leader_of_the_catalog_are
     world.kill(node.node)
     await world.until(lambda: not known(world))
     await world.until(lambda: not fenced(world))
+
+
+async def test_who_declares_by_a_copy_from_before_a_deletion_catches_up_and_makes_the_queue(
+    world: World,
+) -> None:
+    """The group was told of a deletion by one that knew more of the catalog."""
+    node = world["n1"]
+    before = await declared(node, {"arguments": {}})
+    term, index = node.catalog_machine.as_of
+    ahead = term, index + 4
+    await node.ask(before.group, DeleteQueue(QueueId(before.queue + 5), as_of=ahead))
+    group = node.groups[before.group].name
+    outcome = await node.declare_queue("/", "next", {"x-queue-group": group})
+    assert isinstance(outcome.reply, Declared), outcome
+    assert (await node.ask(before.group, enqueue(outcome.reply.queue, b"x"))).kind == "ok"
+    assert node.catalog_machine.as_of >= ahead

@@ -213,6 +213,7 @@ PASSED_OVER = {
     "reserve_batches": c.Reserve(
         "n1", 3, 17, ((1, 2, 2_048),), ((1, [2_000, 48], {c.ATTR_SUBJECT: b"a"}),)
     ),
+    "delete_queue_as_of": c.DeleteQueue(1, as_of=(7, 99)),
     "declare_lost_queue": c.DeclareQueue("/", "q", {}, "default-1", queue=7),
 }
 SAMPLES_V5 |= PASSED_OVER

@@ -43,7 +43,7 @@ def test_a_deletion_that_ended_half_way_is_finished_in_the_catalog() -> None:
     book.does(removal)
     assert refused(group.apply(create()))
     [forget] = group.to_do(book.machine)
-    assert forget == c.DeleteQueue(QUEUE)
+    assert forget == c.DeleteQueue(QUEUE, as_of=book.machine.as_of)
     assert refused(group.apply(forget))
     assert group.machine.fenced() == group.to_do(book.machine) == []
 
