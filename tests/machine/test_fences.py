@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.catalog.reconcile import lost_queues
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_queues import LOST_MAX
 from cluster.machine.founding import queue_ids
 from cluster.machine.replies import NO_QUEUE, Ok, Refused
-from cluster.types import QueueId
+from cluster.types import QueueId, Stamp, first_term_of
 from tests.machine.catalog_world import Book, ComparedGroup
 
 QUEUE = QueueId(1)
@@ -108,3 +111,53 @@ def test_without_a_fence_and_before_version_5_the_queue_is_made_again() -> None:
         [again] = group.to_do(book.machine)
         assert isinstance(again, c.CreateQueue)
         assert group.apply(again) == Ok(1)
+
+
+def recovered(book: Book) -> tuple[CatalogMachine, Stamp]:
+    """As it goes on in the next era, after the first command."""
+    catalog = book.reopened()
+    stamp = Stamp(book.index + 1, first_term_of(1), 0)
+    catalog.apply(stamp, c.Barrier())
+    catalog.invariants()
+    return catalog, stamp
+
+
+def test_what_a_recovered_catalog_lost_stays_in_its_group_and_its_id_is_given_to_it_alone() -> None:
+    book, group = Book(), ComparedGroup()
+    book.apply(c.UpgradeMachine(5))
+    book.queue("q")
+    [create] = group.to_do(book.machine)
+    group.apply(create)
+    lost = QueueId(QUEUE + 1)
+    group.apply(c.CreateQueue(lost, "/", "lost", c.QueueConfig()))
+
+    catalog, stamp = recovered(book)
+    assert group.to_do(catalog) == []
+    assert [queue.name for queue in lost_queues(catalog, group.machine)] == ["lost"]
+    ids: list[int] = []
+    for name, queue in (("a", None), ("lost", lost), ("b", lost), ("c", QueueId(1)), ("d", None)):
+        trial = catalog.copy()
+        for each in (catalog, trial):
+            reply: Any = each.apply(stamp, c.DeclareQueue("/", name, {}, queue=queue)).reply
+        catalog.invariants()
+        assert trial.digest() == catalog.digest()
+        ids.append(reply.queue)
+        reopened = CatalogMachine()
+        reopened.restore(catalog.snapshot())
+        assert reopened.digest() == catalog.digest()
+    assert ids[1] == lost
+    assert len({*ids, QUEUE}) == 6
+    assert min(ids[0], *ids[2:]) > LOST_MAX
+    assert not list(lost_queues(catalog, group.machine))
+    known = catalog.queue("/", "lost")
+    assert known is not None
+    catalog.apply(stamp, c.RemoveQueue("/", "lost"))
+    assert c.DeleteQueue(lost, as_of=catalog.as_of) in group.to_do(catalog)
+
+
+def test_before_version_5_ids_go_on_after_a_recovery() -> None:
+    book = Book()
+    book.apply(c.UpgradeMachine(4))
+    book.queue("q")
+    catalog, _ = recovered(book)
+    assert catalog.next_queue_id == QUEUE + 1
