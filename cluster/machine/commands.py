@@ -488,7 +488,8 @@ class DropConsumer:
 @value
 class Fetch:
     """Hand out messages of a stream for requests of one of its consumers, oldest request first.
-    What is not there yet is not waited for. Since machine version 4.
+    What is not there yet is not waited for. All that was handed out to it before has been sent,
+    also if this asks for nothing. Since machine version 4.
     """
 
     queue: QueueId
@@ -516,7 +517,8 @@ class Acknowledge:
     #: (sequence, why) of some of the latter. Since machine version 5.
     reasons: Sequence[tuple[int, str]] = ()
     #: (first, last, consumer's number of the first, delivery count): handed out, and sent to nobody
-    #: since who asked had left. Next again, as if they had not been. Since machine version 5.
+    #: since who asked had left; or perhaps to nobody, since the leader is another one. Next again,
+    #: as if they had not been. All others were sent. Since machine version 5.
     unsent: Sequence[tuple[int, int, int, int]] = ()
 
 

@@ -19,7 +19,7 @@ new machine version on.
 | 5       | 0.3     | of streams: atomic batches, priority groups, transforms, republish, |
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | what nobody acknowledges is held until it was sent, |
-|         |         | what was sent to nobody is taken back; |
+|         |         | what was sent to nobody is taken back, and known if it perhaps was; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |

@@ -88,6 +88,7 @@ class StreamConsumer:
         "key",
         "paused",
         "pending",
+        "perhaps_unsent",
         "picked",
         "settings",
         "was_ready",
@@ -108,6 +109,9 @@ class StreamConsumer:
         self.again: deque[int] = deque()  # of those held, that wait: the first one is next
         #: Delivered too often, yet they stay; an acknowledgement may still come.
         self.exhausted: RangeMap[None] = RangeMap()
+        #: What the last `Fetch` handed out, if nothing else would bring it again: only its leader
+        #: knows whether it was sent, until it fetches once more. As in `Acknowledge.unsent`.
+        self.perhaps_unsent: list[tuple[int, int, int, int]] = []
         self.delivered = 0
         self.delivered_stream = 0
         self.delivered_ms = 0
@@ -179,6 +183,17 @@ class StreamConsumer:
                 given.append(Given(number, request.chunks, request.note))
                 left -= max(0, min(count, left) - request.count)
         return given
+
+    def note_handed(self, given: Sequence[Given], *, holds: bool) -> None:
+        """All that was handed out before has been sent by now."""
+        most = self.settings.deliveries_max if self.settings.ack_policy != "none" else None
+        self.perhaps_unsent = [
+            (each.first, each.first + each.bodies.count - 1, each.consumer_first, count)
+            for one in (given if most is not None or not holds else ())
+            for each in one.chunks
+            for count in (each.delivery_count,)
+            if not holds or (most is not None and count >= most)
+        ]
 
     def _give_again(
         self, retained: Retained, request: _Request, now_ms: int, *, holds: bool
@@ -311,7 +326,7 @@ class StreamConsumer:
             first = self.held.head[0]
             held = self.held.get(first)
             assert held is not None
-            floor, stream = first + held.ahead - 1, first - 1
+            floor, stream = min(first + held.ahead - 1, self.delivered), first - 1
         self.floor, self.floor_stream = max(self.floor, floor), max(self.floor_stream, stream)
 
     def give_back(self, sequence: int, delay_ms: int, now_ms: int) -> Held | None:
@@ -344,16 +359,28 @@ class StreamConsumer:
     def take_back(
         self, retained: Retained, unsent: Sequence[tuple[int, int, int, int]], holds: bool
     ) -> None:
-        """See `Acknowledge.unsent`. They come before all others, in their order."""
+        """See `Acknowledge.unsent`. They come before all others, in their order. If that is all
+        that was handed out last to who does not acknowledge, its numbers come again, too: by them
+        an ordered consumer sees that it has had a message already.
+        """
+        unsent = [(row[0], row[1], row[2], row[3]) for row in unsent]
+        in_doubt, self.perhaps_unsent = self.perhaps_unsent, []
         for first, last, number, count in reversed(unsent):
             if not 0 < first <= last < self.cursor or count < 1:
                 continue
             if not holds and 0 < number <= self.delivered - (last - first):
                 self._hold_unsent(retained, first, last, Held(number - first, count, NEVER_DUE))
+            elif (first, last, number, count) in in_doubt:  # it may be too late for it by now
+                for start, end, _ in self.exhausted.cut(first, last):
+                    self.held.put(start, end, Held(number - first, count, NEVER_DUE))
+                    self._lower_floor(start, number - first)
             for start, end, held in reversed(self.held.pieces(first, last)):
                 if held.due_ms and held.deliveries == count:  # else they were delivered since
                     self.held.assign(start, end, held._replace(deliveries=count - 1, due_ms=0))
                     self.again.extendleft(range(end, start - 1, -1))
+        if in_doubt and not holds and unsent == in_doubt:
+            self.delivered = unsent[0][2] - 1
+            self.floor = min(self.floor, self.delivered)
 
     def _hold_unsent(self, retained: Retained, first: int, last: int, held: Held) -> None:
         """As if they had been held, whoever does not acknowledge."""
@@ -364,9 +391,12 @@ class StreamConsumer:
         for start, end in found:
             self.held.put(start, end, held)
         if found:
-            below = found[0][0] - 1
-            self.floor = min(self.floor, below + held.ahead)
-            self.floor_stream = min(self.floor_stream, below)
+            self._lower_floor(found[0][0], held.ahead)
+
+    def _lower_floor(self, first: int, ahead: int) -> None:
+        """Again something is held that was not, from there on."""
+        self.floor = min(self.floor, first + ahead - 1)
+        self.floor_stream = min(self.floor_stream, first - 1)
 
     def works(self, sequence: int, now_ms: int) -> bool:
         """Its time starts anew."""
@@ -424,6 +454,7 @@ class StreamConsumer:
         self.held.clear()
         self.again.clear()
         self.exhausted.clear()
+        self.perhaps_unsent = []
         self._deadlines.clear()
         self.cursor = max(self.cursor, next_sequence)
         self.raise_floor()
@@ -432,6 +463,7 @@ class StreamConsumer:
         """Nothing was delivered, and comes from there on."""
         for each in (self.picked, self.held, self.again, self.exhausted, self._deadlines):
             each.clear()
+        self.perhaps_unsent = []
         self._finder = Finder()
         self.cursor = sequence
         self.delivered = self.delivered_ms = self.floor = self.floor_ms = 0
@@ -482,7 +514,9 @@ class StreamConsumer:
         )
 
     def dump(self) -> list[Any]:
+        """What is perhaps unsent stands behind the rest, where there is any."""
         firsts, lasts, held = self.held.dump()
+        unsent = [list(each) for each in self.perhaps_unsent]
         return [
             self.key,
             self.config,
@@ -496,6 +530,7 @@ class StreamConsumer:
             list(self.again),
             [[first, last] for first, last, _ in self.picked],
             [[first, last] for first, last, _ in self.exhausted],
+            *([unsent] if unsent else ()),
         ]
 
     @classmethod
@@ -510,6 +545,8 @@ class StreamConsumer:
         for ranges, into in zip(row[10:12], (consumer.picked, consumer.exhausted), strict=True):
             for first, last in ranges:
                 into.put(first, last, None)
+        for unsent in row[12:]:
+            consumer.perhaps_unsent = [(a, b, c, d) for a, b, c, d in unsent]
         consumer._plan_anew()
         consumer.was_ready = consumer.may_fetch
         return consumer
@@ -532,7 +569,8 @@ class StreamConsumer:
         for first, last in (*_ranges(self.held), *_ranges(self.picked), *_ranges(self.exhausted)):
             assert all(map(retained.is_live, range(first, last + 1))), "held, and gone"
         for first, last, held in self.held:
-            assert held.ahead + last <= self.delivered, "held, and never delivered"
+            if held.deliveries:
+                assert held.ahead + last <= self.delivered, "held, and never delivered"
             if held.due_ms:
                 known = [d for d, s, e in self._deadlines if s <= last and first <= e]
                 assert known, "a deadline would be missed"
@@ -554,7 +592,7 @@ def is_state(state: RestoreConsumer, next_sequence: int) -> bool:
     if any(
         not floor_last < first <= last <= given_last
         or first + ahead <= 0
-        or last + ahead > given
+        or (deliveries and last + ahead > given)
         or not 0 <= deliveries <= NUMBER_MAX
         for first, last, ahead, deliveries in state.held
     ):

@@ -217,6 +217,8 @@ class ConsumerTable:
         given = consumer.fetch(
             self._retained, command.requests, context.now_ms, command.overhead, holds=holds
         )
+        if context.version >= SENT_SINCE:
+            consumer.note_handed(given, holds=holds)
         self._wake(consumer)
         if (recorder := self._identity.recorder) is not None:
             for each in given:

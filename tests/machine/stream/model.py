@@ -59,6 +59,8 @@ class ModelConsumer:
     held: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
     again: list[int] = field(default_factory=list[int])
     exhausted: set[int] = field(default_factory=set[int])
+    #: (sequence, consumer's number, deliveries) of the last fetch, which nothing else brings again.
+    perhaps_unsent: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
 
     def means(self, subject: bytes) -> bool:
         filters = self.settings.filters
@@ -74,7 +76,7 @@ class ModelConsumer:
             self.floor = max(self.floor, self.delivered)
             self.floor_stream = max(self.floor_stream, self.delivered_stream)
         else:
-            self.floor = max(self.floor, self.held[first].number - 1)
+            self.floor = max(self.floor, min(self.held[first].number - 1, self.delivered))
             self.floor_stream = max(self.floor_stream, first - 1)
 
 
@@ -166,6 +168,7 @@ class Model:
             self.ids.clear()
             for each in self.consumers.values():
                 each.cursor = max(each.cursor, self.next)
+                each.perhaps_unsent = []
                 each.raise_floor()
         return len(wanted)
 
@@ -432,9 +435,35 @@ class Model:
     def holds(self, consumer: ModelConsumer) -> bool:
         return consumer.settings.ack_policy != "none" or self.settings.retention != "limits"
 
-    def unsent(self, name: str, rows: list[tuple[int, int, int]]) -> None:
-        """(sequence, consumer's number, deliveries) each."""
+    def fetched(self, name: str, rows: list[tuple[int, int, int]]) -> None:
+        """By all requests together."""
         consumer = self.consumers[name]
+        most = consumer.settings.deliveries_max
+        none = consumer.settings.ack_policy == "none"
+        consumer.perhaps_unsent = [
+            row
+            for row in rows
+            if not self.holds(consumer) or not (none or most is None or row[2] < most)
+        ]
+
+    def unsent(
+        self,
+        name: str,
+        rows: list[tuple[int, int, int]],
+        in_doubt: set[tuple[int, int, int]],
+        all_of_it: bool,
+    ) -> None:
+        """(sequence, consumer's number, deliveries) each. `in_doubt`: those of them that are told
+        as they were handed out last; `all_of_it`: nothing else was.
+        """
+        consumer = self.consumers[name]
+        consumer.perhaps_unsent = []
+        for at, number, count in reversed(rows) if self.holds(consumer) else ():
+            if (at, number, count) in in_doubt and at in consumer.exhausted:
+                consumer.exhausted.remove(at)
+                consumer.held[at] = Delivery(number, count, 1)
+                consumer.floor = min(consumer.floor, number - 1)
+                consumer.floor_stream = min(consumer.floor_stream, at - 1)
         for at, number, count in reversed(rows):
             if at >= consumer.cursor:
                 continue
@@ -448,6 +477,9 @@ class Model:
             if held is not None and held.due_ms and held.count == count:
                 held.count, held.due_ms = count - 1, 0
                 consumer.again.insert(0, at)
+        if all_of_it and not self.holds(consumer):
+            consumer.delivered = rows[0][1] - 1
+            consumer.floor = min(consumer.floor, consumer.delivered)
 
     def acknowledged(self, sequence: int) -> None:
         if self.settings.retention == "workqueue":

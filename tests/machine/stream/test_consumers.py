@@ -459,6 +459,61 @@ def test_what_was_sent_to_nobody_comes_next_as_if_it_was_never_handed_out(
     assert s.advisories == []
 
 
+@pytest.mark.parametrize("asked", [1, 3])
+def test_without_acknowledgements_nothing_is_missing_behind_a_leader_that_may_not_have_sent(
+    asked: int,
+):
+    s = Streams()
+    s.consumer(ack_policy="none")
+    s.stored("a", "a", "a", "a", "a")
+    s.fetch(2)
+    assert s.fetch(asked) == [3, 4, 5][:asked]
+
+    s.ack(unsent=s.of().perhaps_unsent)
+
+    assert (s.of().info().delivered_consumer, s.of().info().floor_stream) == (2, 2)
+    chunks = [chunk for _, found, _ in s.fetched().batches for chunk in found]
+    assert [(each.first, each.consumer_first) for each in chunks][:2] == [(3, 3), (4, 4)]
+    assert s.of().info().delivered_consumer == 5
+    assert s.of().info().floor_stream == 5
+
+
+@pytest.mark.parametrize("policy", ["all", "explicit"])
+def test_a_leader_that_may_not_have_sent_it_does_not_use_up_the_last_delivery(policy: str):
+    s = Streams()
+    s.consumer(ack_policy=policy, max_deliver=2, ack_wait=100 * MS)
+    s.stored("a", "a")
+    assert s.fetch() == [1, 2]
+    assert s.of().perhaps_unsent == [], "time brings them again"
+    s.at(100)
+    assert s.fetch() == [1, 2]
+    s.at(200)  # no leader says anything until then
+
+    s.ack(unsent=s.of().perhaps_unsent)
+
+    chunks = [chunk for _, found, _ in s.fetched().batches for chunk in found]
+    assert [(each.first, each.delivery_count) for each in chunks] == [(1, 2), (2, 2)]
+    s.at(400)
+    assert s.fetch() == []
+
+
+def test_whoever_fetches_once_more_has_sent_what_was_before():
+    s = Streams()
+    s.consumer(ack_policy="none")
+    s.stored("a")
+    s.fetch()
+    s.apply(Fetch(STREAM, "c", ()))
+    assert s.of().perhaps_unsent == []
+
+
+def test_in_version_four_nobody_knows_what_is_perhaps_unsent():
+    s = Streams(version=4)
+    s.consumer(ack_policy="none")
+    s.stored("a")
+    s.fetch()
+    assert s.of().perhaps_unsent == []
+
+
 def test_what_was_delivered_again_since_is_not_taken_back():
     s = Streams()
     s.stored("a")

@@ -87,6 +87,15 @@ VALUES: dict[int, Callable[[Random, Model, str], Any]] = {
 }
 
 
+def singly(rows: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int]]:
+    """One message each: its sequence, the consumer's number, deliveries."""
+    return [
+        (at, number + at - first, count)
+        for first, last, number, count in rows
+        for at in range(first, last + 1)
+    ]
+
+
 class Both:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -209,11 +218,14 @@ class Both:
             return
         assert isinstance(reply, Fetched)
         expected: dict[int, Any] = {}
+        handed: list[tuple[int, int, int]] = []
         for number, count, size in requests:
             messages, note = self.model.fetch(name, count, size)
-            self.handed.setdefault(name, []).extend(each[:3] for each in messages)
+            handed += [each[:3] for each in messages]
             if messages or note:
                 expected[number] = messages, note
+        self.model.fetched(name, handed)
+        self.handed.setdefault(name, []).extend(handed)
         got = {
             number: (
                 [
@@ -252,12 +264,18 @@ class Both:
     def unsent(self) -> None:
         name = self.name()
         handed = self.handed.get(name, [])[-8:]
-        some = self.random.sample(handed, self.random.randint(0, len(handed)))
+        some = self.random.sample(handed, self.random.randint(1, len(handed))) if handed else []
         rows = [(at, at, number, count) for at, number, count in some]
+        consumer = self.streams.stream.consumers.get(name)
+        known = [] if consumer is None else consumer.perhaps_unsent
+        if known and self.random.random() < 0.5:
+            rows, some = known, singly(known)
+        in_doubt, all_of_it = {*singly(each for each in rows if each in known)}, rows == known
         reply = self.streams.apply(Acknowledge(STREAM, name, (), unsent=rows))
         if name in self.model.consumers:
             assert reply == Ok(0)
-            self.model.unsent(name, some)
+            if rows:
+                self.model.unsent(name, some, in_doubt, all_of_it)
         else:
             assert isinstance(reply, Refused)
 
@@ -314,6 +332,7 @@ class Both:
         assert list(stream.consumers) == list(model.consumers)
         for name, known in model.consumers.items():
             info = stream.consumers[name].info()
+            assert singly(stream.consumers[name].perhaps_unsent) == known.perhaps_unsent
             unsent = sum(not each.count for each in known.held.values())
             assert info.pending == len(model.pending(known)) + unsent
             acknowledges = known.settings.ack_policy != "none"

@@ -110,6 +110,16 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> Paused:
     return Paused(monkeypatch)
 
 
+async def lead_anew(running: Running, feed: Any) -> None:
+    """As another node that becomes the leader does."""
+
+    async def lead() -> None:
+        for role in (Role.FOLLOWER, Role.LEADER):
+            feed._home._role(feed._group, role, feed._group.term)
+
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(lead(), running.loop))
+
+
 async def acked(client: Client, subscription: Subscription, count: int) -> list[bytes]:
     """Each is, before the next one is looked at."""
     found: list[bytes] = []
@@ -168,23 +178,33 @@ class TestWhoAskedHasLeft:
         assert await read == [b"1", b"2"]
         await emptied(client)
 
-    @pytest.mark.parametrize(("policy", "retention"), [("all", "limits"), ("none", "interest")])
+    @pytest.mark.parametrize(
+        ("policy", "retention", "most"),
+        [
+            ("all", "limits", -1),
+            ("none", "interest", -1),
+            ("none", "limits", -1),
+            ("all", "limits", 1),
+            ("explicit", "limits", 1),
+        ],
+    )
     async def test_the_next_leader_begins_with_what_the_last_one_may_not_have_sent(
-        self, client: Client, paused: Paused, running: Running, policy: str, retention: str
+        self,
+        client: Client,
+        paused: Paused,
+        running: Running,
+        policy: str,
+        retention: str,
+        most: int,
     ):
-        await make(client, retention, ack_policy=policy)
+        await make(client, retention, ack_policy=policy, max_deliver=most)
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox)
         await pull(client, inbox, 1, WAIT_S)
         await client.jetstream().publish("s", b"1")
         await paused.handed()
 
-        async def lead_anew() -> None:
-            leading, group = paused.waiting[0][0]._home, paused.waiting[0][0]._group
-            for role in (Role.FOLLOWER, Role.LEADER):
-                leading._role(group, role, group.term)
-
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(lead_anew(), running.loop))
+        await lead_anew(running, paused.waiting[0][0])
         paused.go_on()
         ended = await subscription.next_msg(WAIT_S)
         assert ended.headers is not None
@@ -194,3 +214,25 @@ class TestWhoAskedHasLeft:
 
         read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
         assert await read == [b"1", b"2"]
+
+    @pytest.mark.parametrize("policy", ["none", "explicit"])
+    async def test_what_was_sent_a_while_ago_is_not_sent_again_by_the_next_leader(
+        self, client: Client, running: Running, policy: str
+    ):
+        await make(client, "limits", ack_policy=policy, max_deliver=1)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await client.jetstream().publish("s", b"1")
+        await pull(client, inbox, 1, WAIT_S)
+        assert await bodies_of(subscription, 1) == [b"1"]
+        nats: Any = running.node.nats
+        (led,) = nats.jetstream.leading._led.values()
+        feed = led.feeds["c"]
+        async with asyncio.timeout(WAIT_S):
+            while feed.consumer.perhaps_unsent:
+                await asyncio.sleep(0.01)
+
+        await lead_anew(running, feed)
+        await client.jetstream().publish("s", b"2")
+        await pull(client, inbox, 1, WAIT_S)
+        assert await bodies_of(subscription, 1) == [b"2"]

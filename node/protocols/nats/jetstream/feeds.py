@@ -56,6 +56,8 @@ RATE_SLICE_S: Final = 0.05
 TIMER_EARLY_S: Final = 0.001
 #: After a proposal that failed.
 AGAIN_S: Final = 0.05
+#: What nothing was handed out behind is marked as sent after so long.
+MARK_SENT_S: Final = 1.0
 #: With flow control: so much may be sent that was not heard of.
 FLOW_BYTES_MAX: Final = 4 << 20
 #: Is there enough by now for those who want only what is too much for others?
@@ -120,6 +122,8 @@ class Feed:
         self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
         self._fetching = False
         self._recovered = False  # what was handed out before, and perhaps not sent, comes again
+        self._in_doubt = False  # this one may have been handed what it was not told of
+        self._marking: asyncio.TimerHandle | None = None
         self._alone = False  # the next message comes alone, whatever its size
         self._soon = False
         self._timer: asyncio.TimerHandle | None = None
@@ -160,7 +164,7 @@ class Feed:
             self._say([Say(inbox, status(409, "Consumer is push based"))])
             return
         now_s = self._used_s = self._loop.time()
-        empty = not (self._fetching or self.consumer.may_fetch)
+        empty = self._recovered and not (self._fetching or self.consumer.may_fetch)
         if self.pulls.add(inbox, ask, self.config, now_s, empty=empty):
             self.wake()
             self._set_timer()
@@ -224,8 +228,9 @@ class Feed:
         """Those who wait are told why."""
         if not self.over:
             self.over = True
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._marking):
+                if timer is not None:
+                    timer.cancel()
             self.pulls.end_all(409, text, self._loop.time())
             self._say(self.pulls.take_sayings())
 
@@ -323,7 +328,8 @@ class Feed:
         if type(reply) is not Fetched:
             self._fetching = False
             if outcome.reply is None:  # no leader, or no room
-                self._recovered &= outcome.kind != "unknown"
+                self._in_doubt |= outcome.kind == "unknown"
+                self._recovered &= not self._in_doubt
                 self._loop.call_later(AGAIN_S, self.wake)
             return
         missing = False
@@ -406,6 +412,28 @@ class Feed:
         else:
             self.wake()
         self._set_timer()
+        if self._marking is None and self.consumer.perhaps_unsent:
+            self._mark_later()
+
+    def _mark_later(self) -> None:
+        self._marking = self._loop.call_later(MARK_SENT_S, self._mark)
+
+    def _mark(self) -> None:
+        """What was handed out last is sent: the next leader need not send it again. Who goes on
+        fetching says so by that.
+        """
+        self._marking = None
+        if self._fetching:
+            self._mark_later()
+        elif self.consumer.perhaps_unsent:
+            self._fetching = True
+            self._propose(Fetch(self.info.queue, self.name, ()), self._marked)
+
+    def _marked(self, outcome: Outcome) -> None:
+        self._fetching = False
+        if outcome.reply is None and not self.over:
+            self._mark_later()
+        self.wake()
 
     def _is_served(self, number: int) -> bool:
         """Is anybody there still for what was handed out for this request?"""
@@ -449,16 +477,16 @@ class Feed:
     def _recover(self) -> None:
         """Nobody knows which of what is held the last leader sent, or whether this one was handed
         what it was not told of. Where it is only held until it is sent, or an acknowledgement of a
-        later message would mean it, it comes again first. Other messages do in their time.
+        later message would mean it, it comes again first. So does what was handed out last, if
+        that would never come otherwise. Other messages do in their time.
         """
         stream, policy = self.stream, self.consumer.settings.ack_policy
         limits = stream is None or stream.settings.retention == "limits"
-        if policy == "explicit" or (policy == "none" and limits):
-            self._recovered = True
-            self.wake()
-            return
         self._fetching = True
-        self._propose(Barrier(), self._all_applied)
+        if self._in_doubt or policy == "all" or (policy == "none" and not limits):
+            self._propose(Barrier(), self._all_applied)
+        else:
+            self._send_again([])
 
     def _all_applied(self, outcome: Outcome) -> None:
         """So is what was handed out before."""
@@ -466,18 +494,24 @@ class Feed:
             self._fetching = False
             self._loop.call_later(AGAIN_S, self.wake)
             return
-        self._recovered = True
         settings = self.consumer.settings
         most = None if settings.ack_policy == "none" else settings.deliveries_max
         again = [
             (sequence, 0)
-            for first, last, held in self.consumer.held
+            for first, last, held in (
+                self.consumer.held if settings.ack_policy != "explicit" else ()
+            )
             # Those for which it was the last time would never come again: they may have been sent.
             if held.due_ms and (most is None or held.deliveries < most)
             for sequence in range(first, last + 1)
         ]
-        if again:
-            self._acknowledge(Acknowledge(self.info.queue, self.name, [], again))
+        self._send_again(again)
+
+    def _send_again(self, again: Sequence[tuple[int, int]]) -> None:
+        self._recovered, self._in_doubt = True, False
+        unsent = self.consumer.perhaps_unsent
+        if again or unsent:
+            self._acknowledge(Acknowledge(self.info.queue, self.name, [], again, unsent=unsent))
         else:
             self._fetching = False
             self.wake()
