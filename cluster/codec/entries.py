@@ -230,6 +230,8 @@ ATOMIC_SINCE = 5
 REASONS_SINCE = 5
 #: And of those that were sent to nobody.
 UNSENT_SINCE = 5
+#: And changes of consumers that leave the rest of their settings.
+CHANGES_SINCE = 5
 #: And batches that come from another stream.
 ORIGINS_SINCE = 5
 #: And single messages that are taken out of their queue, or delayed otherwise.
@@ -429,7 +431,9 @@ _COMMANDS: dict[int, Layout] = {
     24: Layout(commands.Handed, load={"deliveries": _triples}, since=2),
     25: Layout(commands.BodyPart, since=LARGE_SINCE),
     26: Layout(commands.DeleteMessage, since=STREAMS_SINCE),
-    27: Layout(commands.PutConsumer, since=STREAMS_SINCE, fields_since={"begin": 5}),
+    27: Layout(
+        commands.PutConsumer, since=STREAMS_SINCE, fields_since={"begin": 5, "only": CHANGES_SINCE}
+    ),
     28: Layout(commands.DropConsumer, since=STREAMS_SINCE),
     29: Layout(commands.Fetch, load={"requests": _triples}, since=STREAMS_SINCE),
     30: Layout(

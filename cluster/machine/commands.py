@@ -474,6 +474,9 @@ class PutConsumer:
     action: Literal["", "create", "update"] = ""
     #: One that is there begins anew at this sequence; 0: it goes on. Since machine version 5.
     begin: int = 0
+    #: `config` says only what changes of one that is there; None: it has this no longer. Since
+    #: machine version 5.
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

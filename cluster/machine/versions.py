@@ -20,6 +20,7 @@ new machine version on.
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | what nobody acknowledges is held until it was sent, |
 |         |         | what was sent to nobody is taken back, and known if it perhaps was; |
+|         |         | changes of consumers leave the rest of their settings; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |

@@ -177,6 +177,7 @@ SAMPLES_V5: dict[str, Any] = {
         1, "/", "q", c.QueueConfig(type="stream", stream={"allow_msg_schedules": True})
     ),
     "put_consumer_anew": c.PutConsumer(1, {"name": "c"}, "update", 7),
+    "put_consumer_only": c.PutConsumer(1, {"name": "c", "pause_until": None}, "update", 0, True),
     "acknowledge_unsent": c.Acknowledge(1, "c", (), unsent=((3, 5, 4, 1),)),
     "acknowledge_reasons": c.Acknowledge(1, "c", (), (), (), (10,), ((10, "why"),)),
     "create_stream_counter": c.CreateQueue(

@@ -36,7 +36,12 @@ from cluster.machine.stream.errors import (
 )
 from cluster.machine.stream.leaving import Leaving
 from cluster.machine.stream.retained import Retained
-from cluster.machine.stream.settings import ConsumerSettings, StreamSettings, overlap
+from cluster.machine.stream.settings import (
+    ConsumerSettings,
+    StreamSettings,
+    consumer_settings,
+    overlap,
+)
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
 from cluster.machine.versions import SENT_SINCE
@@ -67,17 +72,18 @@ class ConsumerTable:
     # --- they come, change and go -----------------------------------------------------------------
 
     def put(self, context: ApplyContext, command: PutConsumer) -> Reply:
-        consumer = StreamConsumer(ConsumerKey(context.key), command.config, context.now_ms)
+        config = self._whole(command)
+        consumer = StreamConsumer(ConsumerKey(context.key), config, context.now_ms)
         settings = consumer.settings
         if not 1 <= len(settings.name) <= NAME_CHARS_MAX:
             return Refused(BAD_ARGUMENT, f"a consumer has a name of 1 to {NAME_CHARS_MAX} letters")
         known = self.by_name.get(settings.name)
-        refusal = self._objection(command, settings, known)
+        refusal = self._objection(command.action, consumer, known)
         if refusal is not None:
             return refusal
         if known is not None:
-            if known.config != command.config:
-                self._change(context, known, command.config)
+            if known.config != config:
+                self._change(context, known, config)
             if command.begin > 0:
                 self._begin_anew(known, command.begin)
             return Ok(0)
@@ -88,13 +94,22 @@ class ConsumerTable:
         self.news = True
         return Ok(1)
 
+    def _whole(self, command: PutConsumer) -> dict[str, Any]:
+        """With what it says of its consumer, all that it leaves as it is."""
+        known = self.by_name.get(consumer_settings(command.config).name) if command.only else None
+        if known is None:
+            return command.config
+        config = known.config | command.config
+        return {field: value for field, value in config.items() if value is not None}
+
     def _objection(
-        self, command: PutConsumer, settings: ConsumerSettings, known: StreamConsumer | None
+        self, action: str, wanted: StreamConsumer, known: StreamConsumer | None
     ) -> Refused | None:
+        settings = wanted.settings
         name = f"consumer {settings.name} of stream {self._identity.name}"
-        if known is None and command.action == "update":
+        if known is None and action == "update":
             return Refused(NO_CONSUMER, f"there is no {name}: create it first", CONSUMER_MISSING)
-        if known is not None and command.action == "create" and known.config != command.config:
+        if known is not None and action == "create" and known.config != wanted.config:
             return Refused(IN_USE, f"{name} exists, with other settings", CONSUMER_EXISTS)
         most = min(CONSUMERS_MAX, self.settings.consumers_max or CONSUMERS_MAX)
         if known is None and len(self.by_name) >= most:

@@ -497,6 +497,16 @@ def test_a_leader_that_may_not_have_sent_it_does_not_use_up_the_last_delivery(po
     assert s.fetch() == []
 
 
+def test_who_says_only_what_changes_leaves_the_rest():
+    s = Streams()
+    s.consumer(max_deliver=2, description="d")
+    change = {"name": "c", "description": None, "max_deliver": 3}
+    s.apply(PutConsumer(STREAM, change, "update", only=True))
+    assert s.of().config == {"name": "c", "durable_name": "c", "max_deliver": 3}
+    missing = PutConsumer(STREAM, {"name": "d"}, "update", only=True)
+    assert s.refused(missing).detail == errors.CONSUMER_MISSING
+
+
 def test_whoever_fetches_once_more_has_sent_what_was_before():
     s = Streams()
     s.consumer(ack_policy="none")

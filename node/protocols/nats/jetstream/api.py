@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import structlog
 
 from cluster.cluster_node import ClusterNode
+from cluster.codec.entries import CHANGES_SINCE
 from cluster.groups.group import Group
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome
@@ -360,7 +361,10 @@ class Api:
         try:
             found = await work
         except (ApiError, BrokerError) as error:
-            self._fail(asked, error)
+            if isinstance(error, Elsewhere) and asked.call.verb in self._led:
+                await self._later(asked, subject_of(asked.call).encode(), 0)
+            else:
+                self._fail(asked, error)
         except Exception as error:  # as above
             log.error("jetstream_request_failed", verb=asked.call.verb, exc_info=error)
             self._fail(asked, BUG)
@@ -665,14 +669,11 @@ class Api:
         await self._do(served, DeleteMessage(served.info.queue, seq))
         return {"success": True}
 
-    async def _get_message(self, served: Served) -> Json | None:
+    async def _get_message(self, served: Served) -> Json:
         given, stream = served.given, served.stream
         if not given:
             raise known(10003)
-        if not await self._sees_all(served):
-            subject = f"$JS.API.STREAM.MSG.GET.{served.info.name}".encode()
-            await self._later(Asked(*served[:4]), subject, 0)
-            return None
+        await self._see_all(served)
         found = _look_up(stream, given)
         if found is None:
             raise known(10037)
@@ -681,17 +682,18 @@ class Api:
             "message": shown.message(found.subject, found.sequence, header, body, found.stored_ms)
         }
 
-    async def _sees_all(self, served: Served) -> bool:
-        """What was answered before is seen here. False: another node leads the stream by now."""
+    async def _see_all(self, served: Served) -> None:
+        """What was answered before, by whichever node, is seen here. Elsewhere: another one leads
+        the stream by now.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PATIENCE_S
         while (await served.group.ask(Barrier())).kind != "ok":
             if loop.time() > until_s:
                 raise known(10008)
             if not served.group.ready:
-                return False
+                raise Elsewhere(None)
             await asyncio.sleep(AGAIN_S)  # leadership is being handed over
-        return True
 
     async def _do(self, served: Served, command: Command) -> Ok:
         """Wherever the stream is led by now."""
@@ -834,16 +836,33 @@ class Api:
         if fields.flag(given, "pedantic"):
             fields.check_pedantic(wanted, config)
         own = config.get("name") or secrets.token_hex(EPHEMERAL_NAME_BYTES)
-        config["name"] = call.consumer or own
-        name = config["name"]
+        config["name"] = name = call.consumer or own
+        about = served.info.stream or {}
+        depends = about.get("retention") == "workqueue" or about.get("max_consumers", -1) > 0
+        seen = depends or action == "update" or name in stream.consumers
+        if seen:
+            await self._see_all(served)
+        try:
+            await self._make(served, action, config)
+        except ApiError as error:
+            if error.number != 10148 or seen:
+                raise
+            await self._see_all(served)  # somebody has made it meanwhile
+            await self._make(served, action, config)
+        return self._consumer(served, name)
+
+    async def _make(self, served: Served, action: str, config: Json) -> None:
+        """Or change it, if it is there: what is fixed is only known once it is seen here."""
+        name, stream, about = config["name"], served.stream, served.info.stream or {}
         existing = stream.consumers.get(name)
         others = {each: consumer.config for each, consumer in stream.consumers.items()}
         if existing is None:
             if action == "update":
                 raise known(10149)
-            most = (served.info.stream or {}).get("max_consumers", -1)
+            most = about.get("max_consumers", -1)
             if 0 < most <= len(stream.consumers):
                 raise known(10026)
+            action = "create"
         else:
             if action == "create" and consumer_config.shown(existing.config) != (
                 consumer_config.shown(config)
@@ -854,24 +873,33 @@ class Api:
             if moved and self._leading.waiting(served.info, name)[1]:
                 raise known(10013)
             config = consumer_config.changed(existing.config, config)
-        if (served.info.stream or {}).get("retention") == "workqueue":
+        if about.get("retention") == "workqueue":
             consumer_config.check_workqueue(config, others)
         if existing is None or existing.config != config:
             command = PutConsumer(served.info.queue, config, cast(Any, action))
-            await self._put(served, command, name)
-            if existing is None:
+            if (await self._put(served, command, name)).count:
                 self._leading.tell_consumer(served.info, name, "create")
-        return self._consumer(served, name)
 
-    async def _put(self, served: Served, command: PutConsumer, name: str) -> None:
+    async def _put(self, served: Served, command: PutConsumer, name: str) -> Ok:
         """And it is known here, even if this node no longer leads the stream."""
-        await self._do(served, command)
+        done = await self._do(served, command)
         for _ in range(round(PATIENCE_S / AGAIN_S)):
             if name in served.stream.consumers:
                 break
             await asyncio.sleep(AGAIN_S)
         if served.group.ready:
             self._leading.put(served.info, served.group, name)
+        return done
+
+    async def _change(self, served: Served, name: str, begin: int = 0, **changes: Any) -> None:
+        """Only this: somebody else may be changing the rest."""
+        queue, version = served.info.queue, served.group.machine.version
+        config: Json = {"name": name, **changes}
+        if version < CHANGES_SINCE:
+            whole = served.stream.consumers[name].config | config
+            config = {field: value for field, value in whole.items() if value is not None}
+        only = version >= CHANGES_SINCE
+        await self._put(served, PutConsumer(queue, config, "update", begin, only), name)
 
     def _consumer(self, served: Served, name: str) -> Json:
         consumer = served.stream.consumers.get(name)
@@ -912,33 +940,38 @@ class Api:
     def _offset(self, served: Served) -> int:
         return max(0, fields.number(served.given, "offset"))
 
+    async def _find_consumer(self, served: Served) -> StreamConsumer:
+        """One that is not known here may have been made a moment ago."""
+        name, consumers = served.call.consumer, served.stream.consumers
+        if name not in consumers:
+            await self._see_all(served)
+        if name not in consumers:
+            raise known(10014)
+        return consumers[name]
+
     async def _delete_consumer(self, served: Served) -> Json:
         name = served.call.consumer
-        if name not in served.stream.consumers:
-            raise known(10014)
+        await self._find_consumer(served)
         await self._do(served, DropConsumer(served.info.queue, name))
         self._leading.dropped(served.info)
         return {"success": True}
 
     async def _pause_consumer(self, served: Served) -> Json:
         name = served.call.consumer
-        consumer = served.stream.consumers.get(name)
-        if consumer is None:
-            raise known(10014)
+        await self._find_consumer(served)
         point = served.given.get("pause_until")
         ms = 0 if point is None else ms_of_text(point)
         if ms is None:
             raise invalid_json("pause_until is no point in time")
-        config = {
-            field: value
-            for field, value in consumer.config.items()
-            if field not in ("pause_until", "pause_until_ms")
-        }
         now_ms = self._cluster.now_ms()
+        config: Json = {"pause_until": None, "pause_until_ms": None}
         if ms > now_ms:
-            config |= {"pause_until": point, "pause_until_ms": ms}
-        await self._put(served, PutConsumer(served.info.queue, config, "update"), name)
-        found = shown.paused(config, now_ms) or {"paused": False, "pause_until": text_of_ms(ms)}
+            config = {"pause_until": point, "pause_until_ms": ms}
+        await self._change(served, name, **config)
+        found = shown.paused({"pause_until_ms": max(0, ms)}, now_ms) or {
+            "paused": False,
+            "pause_until": text_of_ms(ms),
+        }
         self._leading.tell_pause(served.info, name, found)
         return found
 
@@ -958,9 +991,8 @@ class Api:
 
     async def _reset(self, served: Served) -> Json:
         name, stream = served.call.consumer, served.stream
-        consumer = stream.consumers.get(name)
-        if consumer is None:
-            raise known(10014)
+        await self._see_all(served)  # how far it is, too
+        consumer = await self._find_consumer(served)
         begin = fields.number(served.given, "seq")
         if begin < 0:
             raise invalid_json("seq is negative")
@@ -968,8 +1000,7 @@ class Api:
             _check_reset(stream, consumer, begin)
         else:
             begin = consumer.info().floor_stream + 1
-        command = PutConsumer(served.info.queue, consumer.config, "update", begin)
-        await self._put(served, command, name)
+        await self._change(served, name, begin)
         return self._consumer(served, name) | {"reset_seq": begin}
 
     def _next(self, served: Served) -> None:
