@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cluster.catalog.catalog_read_index import CatalogReadIndex
 from cluster.catalog.continuity import ClusterContinuity
 from cluster.catalog.placement import Hosts, place
-from cluster.catalog.reconcile import create_command, lost_queues
+from cluster.catalog.reconcile import create_command, is_leaving, lost_queues
 from cluster.catalog.transient import TransientGroups
 from cluster.cluster_config import ClusterConfig
 from cluster.codec.entries import MEANT_SINCE
@@ -116,15 +116,37 @@ class QueueNames:
             self.declared_count += len(queues)
             for start in range(0, len(queues), MAKE_AT_ONCE):
                 some = queues[start : start + MAKE_AT_ONCE]
-                await asyncio.gather(*[self._make(step.vhost, step.name) for step in some])
+                infos = [self._catalog.queue(step.vhost, step.name) for step in some]
+                # What does not succeed is done by reconciliation.
+                await asyncio.gather(*[self._make(info) for info in infos if info is not None])
         return outcome
 
-    async def _make(self, vhost: str, name: str) -> None:
-        """What does not succeed is done by reconciliation."""
-        info = self._catalog.queue(vhost, name)
-        config = None if info is None else self._catalog.config_of(info.queue)
-        if info is not None and config is not None:
-            await self._ask_home(info, create_command(self._catalog, info, config))
+    async def finish_deletions(self, names: Iterable[tuple[str, str]]) -> Outcome:
+        """Of queues that were deleted in their groups, and that the catalog still has: until then
+        what is declared under their names would go with them. Refused: nobody can say now.
+        """
+        infos = [self._catalog.queue(*each) for each in dict.fromkeys(names)]
+        known = [info for info in infos if info is not None]
+        for start in range(0, len(known), MAKE_AT_ONCE):
+            some = known[start : start + MAKE_AT_ONCE]
+            for outcome in await asyncio.gather(*map(self._finish_deletion, some)):
+                if outcome is not None and outcome.kind != "ok":
+                    return outcome
+        return Outcome("ok", Ok())
+
+    async def _finish_deletion(self, info: QueueInfo) -> Outcome | None:
+        made = await self._make(info)
+        if made is None or getattr(made.reply, "code", None) != NO_QUEUE:
+            return made
+        removal = RemoveQueue(info.vhost, info.name, info.queue)
+        return await self._seen(await self._retries.ask(CATALOG_GROUP, removal))
+
+    async def _make(self, info: QueueInfo) -> Outcome | None:
+        """In its group, unless it is there. None: it is not made now."""
+        config = self._catalog.config_of(info.queue)
+        if config is None or is_leaving(self._catalog, info):
+            return None
+        return await self._ask_home(info, create_command(self._catalog, info, config))
 
     async def _seen(self, outcome: Outcome) -> Outcome:
         if outcome.kind == "ok" and outcome.stamp is not None:

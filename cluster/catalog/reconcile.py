@@ -87,7 +87,7 @@ def commands_for(
         if kind is None:
             if machine.is_fenced(queue, info.vhost, info.name):
                 commands.append(RemoveQueue(info.vhost, info.name, queue))
-            elif not _is_leaving(catalog, info):
+            elif not is_leaving(catalog, info):
                 commands.append(create_command(catalog, info, declared))
             continue
         config = effective_config(catalog, info, declared)
@@ -112,7 +112,7 @@ def lost_queues(catalog: CatalogMachine, machine: QueueMachine) -> Iterator[Queu
             yield kind.identity
 
 
-def _is_leaving(catalog: CatalogMachine, info: QueueInfo) -> bool:
+def is_leaving(catalog: CatalogMachine, info: QueueInfo) -> bool:
     """A shard of a queue that is joined again: made anew when it was removed from its group, and
     not from the catalog yet, it would take messages that are lost with it.
     """

@@ -180,6 +180,13 @@ async def _planned(call: Call, *, skip: bool) -> ImportPlan:
             items[:] = [await _hashed(item, hashing) for item in items]
     await call.catch_up()
     cluster = call.services.cluster
+    names = [
+        (vhost or item.values.get("vhost"), item.values.get("name"))
+        for section, items in sections
+        for item in (items if section == "queues" else ())
+    ]
+    texts = [(v, n) for v, n in names if isinstance(v, str) and isinstance(n, str)]
+    reply_of(await cluster.names.finish_deletions(texts))
     makes_groups = any(
         name == "queues" and "x-queue-group" in (item.values.get("arguments") or {})
         for name, items in sections

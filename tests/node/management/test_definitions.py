@@ -8,9 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from cluster.members import maintenance
 from node.management import definitions
+from tests.cluster.world import delete_half
 from tests.node.management.api import Api, Reply, api_of
-from tests.node.nodes import Nodes
+from tests.node.nodes import Nodes, machine_of
 
 Json = dict[str, Any]
 
@@ -321,3 +323,36 @@ async def test_passwords_are_kept_as_rabbitmq_keeps_them_where_that_is_set(tmp_p
         assert len(ann["password_hash"]) == 48
         assert (await api.as_user("ann", "secret").get("whoami"))["name"] == "ann"
         assert (await api.as_user("ann", "wrong").ask("GET", "whoami")).status == 401
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "stream"}])
+async def test_a_deletion_that_ended_half_way_does_not_take_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Json
+):
+    """The group has dropped the queue; reconciliation has not come to the catalog yet."""
+    queue = {"name": "q", "vhost": "/", "durable": True, "arguments": arguments}
+    binding = {
+        "source": "amq.fanout",
+        "vhost": "/",
+        "destination": "q",
+        "destination_type": "queue",
+        "routing_key": "",
+        "arguments": {},
+    }
+    async with Nodes(tmp_path) as nodes:
+        api, cluster = api_of(nodes.one), nodes.one.cluster
+        asked = {"queues": [queue], "bindings": [binding]}
+        assert (await api.ask("POST", "definitions", asked)).status < 300
+        before = cluster.queue_info("/", "q")
+        assert before is not None
+        monkeypatch.setattr(maintenance, "commands_for", lambda *_: [])
+        await delete_half(cluster)
+
+        assert (await api.ask("POST", "definitions", asked)).status < 300
+
+        after = cluster.queue_info("/", "q")
+        assert after is not None
+        assert after.queue != before.queue, "it goes as soon as the deletion is finished"
+        assert machine_of(nodes, "q")[1].find(after.queue) is not None
+        bound = (await api.ask("GET", "queues/%2F/q/bindings")).value
+        assert "amq.fanout" in [each["source"] for each in bound]
