@@ -13,12 +13,16 @@ leaves only when all lower numbers are safe. A full target takes the first of a 
 the rest comes again.
 
 An exchange may route a letter to several queues: it is safe when it is in all of them.
+
+One that this node's log does not give stays in the outbox, and with it those behind it: the target
+would take it for repeated later. The log of the node names it; another leader may have it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +66,10 @@ class RoutedDeadLetter:
     priority: int = 0  # as published
 
 
+class _Unreadable(Exception):
+    """The first one of the outbox is."""
+
+
 class _Later(Exception):
     """The target cannot take it now; all up to number `safe` is safe there (0: none)."""
 
@@ -82,6 +90,7 @@ class DeadLetters:
         self._tasks = tasks
         self._metrics = metrics
         self._working: set[QueueId] = set()
+        self._unreadable: dict[QueueId, int] = {}  # the number that was named
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
         """The outbox of this queue is not empty."""
@@ -93,19 +102,21 @@ class DeadLetters:
         backoff_s = BACKOFF_S_MIN
         try:
             while True:
-                cut_off = self._broker.cut_off
-                dead_letters = await self._routed(group, queue)
-                if not dead_letters:
-                    return
-                if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
-                    backoff_s = BACKOFF_S_MIN
-                    continue
+                with suppress(_Unreadable):
+                    cut_off = self._broker.cut_off
+                    dead_letters = await self._routed(group, queue)
+                    if not dead_letters:
+                        return
+                    if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
+                        backoff_s = BACKOFF_S_MIN
+                        continue
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
         except Elsewhere:
             return  # the next leader is told on_leader
         finally:
             self._working.discard(queue)
+            self._unreadable.pop(queue, None)
 
     async def _move_up(
         self,
@@ -147,19 +158,29 @@ class DeadLetters:
         size = 0
         for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
             dead_letter = await self._read(group, dead, view.vhost, view.name)
+            if dead_letter is None:
+                if dead_letters:
+                    break
+                if any(each.number == dead.number for each in machine.dead_letters(queue)):
+                    self._name_unreadable(queue, view.name, dead)
+                raise _Unreadable  # or it went with its queue meanwhile
             size += len(dead_letter.body)
             if dead_letters and size > BYTES_AT_ONCE:
                 break
             dead_letters.append(dead_letter)
         return dead_letters
 
+    def _name_unreadable(self, queue: QueueId, name: str, dead: DeadLetter) -> None:
+        if self._unreadable.get(queue) != dead.number:
+            self._unreadable[queue] = dead.number
+            log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
+
     async def _read(
         self, group: GroupLike, dead: DeadLetter, vhost: str, name: str
-    ) -> RoutedDeadLetter:
+    ) -> RoutedDeadLetter | None:
         found = await group.load_bodies(BodyRef(dead.index, dead.offset, 1))
         if not found:
-            log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
-            return RoutedDeadLetter(dead.number, b"", None, None, ())
+            return None
         body, meta = found[0]
         changed = key_of_dead(dead.deaths)  # by this death, or by one before
         if changed is not None:

@@ -24,7 +24,7 @@ from cluster.machine.commands import (
     UpdateQueue,
 )
 from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
-from cluster.types import GroupId, LargeBody, QueueId, Stamp
+from cluster.types import BodyRef, GroupId, LargeBody, QueueId, Stamp
 from node.broker.dead_letters import DeadLetters, RoutedDeadLetter, runs
 from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics.metrics import Metrics
@@ -420,6 +420,43 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
     }
     machine = broker.machine(work.group)
     await until(lambda: not machine.dead_letters(work.queue))
+
+
+async def test_what_cannot_be_read_stays_and_comes_when_it_can(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    await nodes.declare("dead")
+    await nodes.declare("work", dead_letter_exchange="", dead_letter_routing_key="dead")
+    broker = nodes.one.broker
+    work, dead = broker.locate("/", "work"), broker.locate("/", "dead")
+    assert work is not None
+    assert dead is not None
+    source, target = broker.machine(work.group), broker.machine(dead.group)
+    group = broker.led(work.group)
+    load = group.load_bodies
+    async with Client(nodes.url("n1")) as client:
+        for body in (b"1", b"2", b"3"):
+            await client.publish("work", body)
+        second = source.browse(work.queue, 2, 1)[0].chunk.bodies.index
+        asked = 0
+
+        async def lacking(ref: BodyRef) -> Any:
+            nonlocal asked
+            asked += ref.index == second
+            return [] if ref.index == second else await load(ref)
+
+        monkeypatch.setattr(group, "load_bodies", lacking)
+        _, _, consumer, _ = await client.ask(20, 2, "work", {"credit": 1000})
+        await client.deliveries(3)
+        assert await client.ask(32, 3, "work", consumer, [[1, 3]]) == [3, 3, 3]
+        await until(lambda: asked > 2)
+        await until(lambda: len(target.browse(dead.queue, 1, 9)) == 1)
+        assert source.dead_letters(work.queue)[0].index == second
+
+        monkeypatch.undo()
+        await until(lambda: not source.dead_letters(work.queue))
+        await client.ask(20, 4, "dead", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(3)] == [b"1", b"2", b"3"]
 
 
 async def test_a_letter_keeps_its_priority_in_a_queue_of_another_group(nodes: Nodes):
