@@ -50,7 +50,9 @@ class Link:
     def __init__(self, spec: LinkSpec, node: NodeId, now_ms: Callable[[], int]) -> None:
         self.spec = spec
         self.state: State = "starting"
-        self.error = ""  # why it failed last; empty while it runs
+        #: Why it failed last; while it runs, what stays at the source, if anything does.
+        self.error = ""
+        self.kept = 0  # messages that stay there since it runs
         self.messages = 0  # that were moved, since this node has the link
         self.bytes = 0
         self.failures = 0
@@ -61,13 +63,19 @@ class Link:
 
     def running(self, **facts: Any) -> None:
         """It is connected."""
-        self.error = ""
+        self.error, self.kept = "", 0
         self.facts = facts
         self.become("running")
 
     def moved(self, messages: int, size_bytes: int) -> None:
         self.messages += messages
         self.bytes += size_bytes
+
+    def keeps(self, reason: str) -> None:
+        """The destination never takes one of these messages: it stays where it is."""
+        self.kept += 1
+        what = "one message stays" if self.kept == 1 else f"{self.kept} messages stay"
+        self.error = f"{what} at the source, and others pass: {reason}"
 
     def failed(self, reason: str) -> None:
         self.failures += 1

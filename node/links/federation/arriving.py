@@ -17,6 +17,7 @@ from node.links.federation import plan
 from node.links.federation.connecting import Federated
 from node.links.federation.downstream import Downstream, properties_of
 from node.links.federation.source import UpstreamQueue
+from node.links.link import Link
 from node.links.moving import Item
 from node.routing.federation import may_forward
 
@@ -28,12 +29,14 @@ class Arriving:
 
     def __init__(
         self,
+        link: Link,
         federated: Federated,
         downstream: Downstream,
         source: UpstreamQueue,
         upstream: plan.End,
         uri: str,
     ) -> None:
+        self._link = link
         self._federated = federated
         self._downstream = downstream
         self._source = source
@@ -61,8 +64,15 @@ class Arriving:
             properties = properties_of(given, noted, user_id=federated.upstream.trusts_user_id)
             await self._downstream.publish(here.vhost, exchange, key, body, properties)
         except (Refused, ValueError) as error:
-            # The message itself is at fault, now and for ever: it must not hold up the others.
+            # The message itself is at fault: it must not hold up the others, nor be lost. Upstream
+            # nobody may have said where what is rejected goes.
+            stays = self._source.keep(tag)
+            if stays:
+                self._link.keeps(str(error))
             log.warning(
-                "federated_message_refused", vhost=here.vhost, name=here.name, reason=str(error)
+                "federated_message_refused",
+                vhost=here.vhost,
+                name=here.name,
+                reason=str(error),
+                stays=stays,
             )
-            await self._source.reject(tag)

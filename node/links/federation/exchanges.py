@@ -58,7 +58,9 @@ class ExchangeLink:
             )
             await source.start()
             link.running(uri=connection.place)
-            arriving = Arriving(self._federated, self._downstream, source, up, connection.place)
+            arriving = Arriving(
+                link, self._federated, self._downstream, source, up, connection.place
+            )
             async with asyncio.TaskGroup() as group:
                 group.create_task(internal.follow())
                 group.create_task(

@@ -54,7 +54,9 @@ class QueueLink:
                 settles_at_once=upstream.ack_mode == "no-ack",
             )
             link.running(uri=connection.place)
-            arriving = Arriving(self._federated, self._downstream, source, up, connection.place)
+            arriving = Arriving(
+                link, self._federated, self._downstream, source, up, connection.place
+            )
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow(source))
                 group.create_task(

@@ -38,7 +38,7 @@ class UpstreamQueue:
         self._at_once = settles_at_once
         self._arrived: deque[DeliveredMessage] = deque()
         self._open: deque[int] = deque()  # tags that are not settled, in their order
-        self._rejected: set[int] = set()  # of these
+        self._kept: set[int] = set()  # that are settled by nobody: they stay upstream
         self._news = asyncio.Event()
         self._ended = ""
         connection.lost.add_done_callback(lambda _: self._end("the connection was lost"))
@@ -88,18 +88,21 @@ class UpstreamQueue:
 
     async def settle(self, tag: int) -> None:
         """This one, and all that were taken before it."""
-        last: int | None = None
+        settled: list[int] = []
         while self._open and self._open[0] <= tag:
-            settled = self._open.popleft()
-            if settled in self._rejected:
-                self._rejected.remove(settled)
-            else:
-                last = settled
-        if last is not None:
-            await self._channel.basic_ack(last, multiple=True, wait=False)
+            first = self._open.popleft()
+            if first not in self._kept:
+                settled.append(first)
+        if settled and not self._kept:
+            await self._channel.basic_ack(settled[-1], multiple=True, wait=False)
+            return
+        for each in settled:  # one for all would mean what is kept, too
+            await self._channel.basic_ack(each, wait=False)
 
-    async def reject(self, tag: int) -> None:
-        """It is not taken: what the upstream does with such messages is its own affair."""
+    def keep(self, tag: int) -> bool:
+        """It is not taken: it stays upstream, in nobody's hands until this link ends, and comes to
+        the next one again. False: it is settled already.
+        """
         if tag in self._open:
-            self._rejected.add(tag)
-            await self._channel.basic_reject(tag, requeue=False, wait=False)
+            self._kept.add(tag)
+        return tag in self._kept

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.node.links.federation.sites import OurSite
 from tests.node.nodes import Nodes
 from tests.testkit.commands import command
@@ -121,6 +123,44 @@ async def test_a_federated_queue_fetches_for_consumers_that_wait_and_for_nobody_
     await up.publish("fed.q", b"stays", exchange="")
     await stays(lambda: len(got["b"]) == 11)
     assert [body for body, _ in await up.taken("fed.q")] == [b"stays"]
+
+
+async def test_what_a_cluster_cannot_take_stays_upstream_and_others_pass_it(
+    sites: list[OurSite], monkeypatch: pytest.MonkeyPatch
+):
+    up, down, _ = sites
+    await down.collects("q")
+    await down.follows(up)
+    await down.linked(1)
+    await until(lambda: up.bound_for(down, "#"))
+    ingress: Any = down.nodes.one.broker.ingress
+    limits = ingress._limits.model_copy(update={"message_bytes_max": 10})
+    monkeypatch.setattr(ingress, "_limits", limits)
+
+    for body in (b"1", b"too large for it", b"2", b"also too large", b"3"):
+        await up.publish("k", body)
+
+    await down.keeps("q", 3)
+
+    async def says_so() -> list[Any]:
+        return [each for each in await down.api.get(DOWN) if "2 messages" in each["error"]]
+
+    (link,) = await until(says_so)
+    assert "message_bytes_max" in link["error"]
+    info = up.nodes.one.broker.locate("/", "federation: fed.x -> b")
+    assert info is not None
+    await until(lambda: up.nodes.one.broker.describe(info)["messages"] == 2)
+
+    monkeypatch.undo()
+    path = f"federation-links/vhost/%2F/{link['id']}/{link['node']}/restart"
+    assert await down.api.delete(path) == 204
+    await down.keeps("q", 5)
+    await until(lambda: up.nodes.one.broker.describe(info)["messages"] == 0)
+    assert [body for body, _ in await down.taken("q")][3:] == [
+        b"too large for it",
+        b"also too large",
+    ]
+    assert await down.api.get(DOWN) == []
 
 
 async def test_links_say_how_they_are_and_start_again(sites: list[OurSite]):
