@@ -15,6 +15,7 @@ from nats.aio.subscription import Subscription
 
 from cluster.groups.outcome import Outcome
 from cluster.raft.member import Role
+from node.protocols.nats.jetstream import feeds
 from node.protocols.nats.jetstream.feeds import Feed
 from tests.node.nodes import Running
 from tests.testkit.waiting import WAIT_S
@@ -128,6 +129,39 @@ async def acked(client: Client, subscription: Subscription, count: int) -> list[
         found.append(message.data)
         await client.request(message.reply, b"+ACK", timeout=WAIT_S)
     return found
+
+
+class TestWhatCannotBeRead:
+    @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+    async def test_it_comes_when_it_can_be(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, policy: str
+    ):
+        """A disk fails for a while."""
+        failed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        reads = 0
+
+        async def fail(*_: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            if reads > 1:
+                loop.call_soon_threadsafe(failed.set)
+            raise OSError("the disk fails")
+
+        await make(client, "limits", ack_policy=policy, max_deliver=1)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        monkeypatch.setattr(feeds, "read", lambda *_: None)
+        monkeypatch.setattr(feeds, "load", fail)
+        for body in (b"1", b"2"):
+            await client.jetstream().publish("s", body)
+        await pull(client, inbox, 2, WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            await failed.wait()
+        monkeypatch.undo()
+
+        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
+        assert await read == [b"1", b"2"]
 
 
 class TestWhoAskedHasLeft:

@@ -58,6 +58,8 @@ TIMER_EARLY_S: Final = 0.001
 AGAIN_S: Final = 0.05
 #: What nothing was handed out behind is marked as sent after so long.
 MARK_SENT_S: Final = 1.0
+#: After a read that failed.
+READ_AGAIN_S: Final = 0.5
 #: With flow control: so much may be sent that was not heard of.
 FLOW_BYTES_MAX: Final = 4 << 20
 #: Is there enough by now for those who want only what is too much for others?
@@ -348,11 +350,24 @@ class Feed:
             self._deliver(loaded, too_large)
 
     async def _load(self, loaded: Sequence[_Loaded], too_large: Sequence[int]) -> None:
-        found = [
-            (number, chunk, await load(self._group, chunk.bodies)) for number, chunk, _ in loaded
-        ]
-        if not self.over:
-            self._deliver(found, too_large)
+        """Until it can be: it is handed out, and nothing else is before it was sent."""
+        told = False
+        while not self.over:
+            try:
+                found = [
+                    (number, chunk, await load(self._group, chunk.bodies))
+                    for number, chunk, _ in loaded
+                ]
+            except Exception as error:  # of a disk, or a bug: who waits would hang for ever
+                if not told:
+                    about = {"stream": self.info.name, "consumer": self.name}
+                    log.error("stream_read_failed", **about, exc_info=error)
+                told = True
+                await asyncio.sleep(READ_AGAIN_S)
+            else:
+                if not self.over:
+                    self._deliver(found, too_large)
+                return
 
     def _too_large(self, number: int, now_s: float) -> None:
         """For what was asked; or only for what is asked at once."""
