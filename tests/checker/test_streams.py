@@ -243,6 +243,18 @@ class TestDeliveries:
         verdict = self.check(story.history.ops)
         assert verdict.counts["handed again, and it takes no acks"] == 1
 
+    def test_where_nothing_is_acknowledged_a_new_leader_sends_under_the_same_numbers(self):
+        story = Story(policy="none")
+        story.put("a", 1)
+        story.put("b", 2)
+        story.handed(1, "a")
+        story.handed(1, "a", place=1)
+        story.drained()
+        assert self.check(story.history.ops).valid is True
+
+        story.handed(2, "b", place=1)
+        assert self.check(story.history.ops).counts["one place twice"] == 1
+
     @pytest.mark.parametrize(
         ("pattern", "subject", "does"),
         [

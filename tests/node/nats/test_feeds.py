@@ -192,6 +192,30 @@ class TestWhoAskedHasLeft:
             await emptied(client)
 
     @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+    async def test_whoever_still_waits_gets_them_in_their_order(
+        self, client: Client, paused: Paused, policy: str
+    ):
+        await make(client, "limits", ack_policy=policy)
+        inboxes = client.new_inbox(), client.new_inbox()
+        leaves, stays = [await client.subscribe(inbox) for inbox in inboxes]
+        await pull(client, inboxes[0], 1, 0.5)
+        await pull(client, inboxes[1], 1, WAIT_S)
+        await client.flush()
+        for body in (b"1", b"2"):
+            await client.publish("s", body)
+        await paused.handed()
+        ((_, outcome),) = paused.waiting
+        assert len(outcome.reply.batches) == 2, "one for each"
+        ended = await leaves.next_msg(WAIT_S)
+        assert ended.headers is not None
+        assert ended.headers["Status"] == "408"
+
+        paused.go_on()
+        first = await stays.next_msg(WAIT_S)
+        await pull(client, inboxes[1], 1, WAIT_S)
+        assert [first.data, *await bodies_of(stays, 1)] == [b"1", b"2"]
+
+    @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
     async def test_who_subscribes_next_gets_what_was_pushed_to_nobody(
         self, client: Client, paused: Paused, policy: str
     ):

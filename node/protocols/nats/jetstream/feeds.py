@@ -387,9 +387,9 @@ class Feed:
         for number, chunk, bodies in self._hand_over(loaded):
             if number not in wanted:
                 wanted[number] = self._is_served(number)
-            if wanted[number]:
+            if wanted[number] and not unsent:
                 by_request.setdefault(number, []).extend(self._bursts(chunk, bodies or (), more))
-            else:
+            else:  # what is behind waits for it: messages come in their order
                 last = chunk.first + chunk.bodies.count - 1
                 unsent.append((chunk.first, last, chunk.consumer_first, chunk.delivery_count))
         overhead = len(self._reply) + REPLY_BYTES
