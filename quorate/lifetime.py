@@ -20,16 +20,20 @@ def tied(environment: dict[str, str]) -> dict[str, str]:
 
 
 def end_with_starter() -> None:
-    """When somebody asked for it: from now on we are killed when the process that started us ends.
+    """When somebody asked for it by `tied`: see `end_with`."""
+    starter = os.environ.pop(STARTER, "")
+    if starter.isdecimal():
+        end_with(int(starter))
+
+
+def end_with(starter: int) -> None:
+    """From now on we are killed when the process that started us ends.
 
     Only Linux does that; elsewhere nothing happens.
     """
-    starter = os.environ.pop(STARTER, "")
-    if not starter.isdecimal():
-        return
-    if os.getppid() == int(starter):
+    if os.getppid() == starter:
         _kill_me_after_my_parent()
-    if not _runs(int(starter)):  # it ended before we had said so
+    if not _runs(starter):  # it ended before we had said so
         os._exit(1)
 
 

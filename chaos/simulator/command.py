@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -25,6 +26,7 @@ from chaos.quiet import quiet
 from chaos.simulator.plan import ALL_FEATURES, FRESH_FROM
 from chaos.simulator.run import Result, Status, run_seed
 from chaos.simulator.stock import SCENARIOS, StockResult, run_stock
+from quorate.lifetime import end_with
 
 FAULTS = (
     "kills",
@@ -175,7 +177,7 @@ def _each(
     context = multiprocessing.get_context("spawn")
     with (
         Progress(*columns, console=console) as progress,
-        concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool,
+        concurrent.futures.ProcessPoolExecutor(jobs, context, end_with, (os.getpid(),)) as pool,
     ):
         task = progress.add_task("seeds", total=len(seeds))
         futures = [pool.submit(work, seed) for seed in seeds]

@@ -46,6 +46,9 @@ def test_that_hangs(tmp_path):
     time.sleep(600)
 """
 
+#: More than importing takes, and much less than a seed.
+BEGUN_S = 4.0
+
 
 @pytest.fixture
 def here() -> Iterator[list[subprocess.Popen[str]]]:
@@ -59,6 +62,12 @@ def here() -> Iterator[list[subprocess.Popen[str]]]:
 def until_gone(pids: list[int]) -> None:
     assert pids
     wait_until(lambda: not any(map(runs, pids)))
+
+
+def worked_s(pid: int) -> float:
+    """Of a processor's time."""
+    user = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]
+    return int(user) / os.sysconf("SC_CLK_TCK")
 
 
 def runs(pid: int) -> bool:
@@ -120,6 +129,30 @@ def test_a_test_run_that_is_aborted_leaves_nothing_behind(
     assert all(map(runs, pids))
 
     run.send_signal(number)
+
+    until_gone(pids)
+
+
+def test_a_simulation_that_is_killed_leaves_no_worker_behind(here: list[subprocess.Popen[str]]):
+    run = subprocess.Popen(
+        [sys.executable, "-m", "chaos.simulator", "--seeds", "100", "--jobs", "2"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    here.append(run)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+
+    def workers() -> list[int]:
+        pids = map(int, children.read_text().split())
+        return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    wait_until(lambda: len(workers()) == 2, within_s=120)
+    pids = workers()
+    # One that has not begun yet ends by itself.
+    wait_until(lambda: all(worked_s(pid) > BEGUN_S for pid in pids), within_s=120)
+    run.kill()
+    run.wait()
 
     until_gone(pids)
 
