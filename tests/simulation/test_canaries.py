@@ -101,7 +101,7 @@ def test_a_part_of_a_transaction_that_is_done_again_is_found_out() -> None:
 
 
 def test_a_part_without_room_that_is_kept_for_it_is_found_out() -> None:
-    async def keep_none(self: object, *_: object) -> None:
+    async def keep_none(self: object, *_: object, **__: object) -> None:
         """Whoever decides knows no limits of other groups."""
 
     no_room = mock.patch.object(TransactionCoordinator, "_keep_room", keep_none)
