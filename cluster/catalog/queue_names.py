@@ -54,6 +54,7 @@ _FROM_OUTSIDE = ("arguments", "value")
 MAKE_AT_ONCE = 500
 LOOK_AGAIN_S = 0.05
 _NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
+_NO_CATALOG = refused("no_leader", "the catalog has no leader now: try again")
 
 #: The leader of the catalog, its term, and since when it is heard.
 Heard = tuple[NodeId, int, float]
@@ -143,10 +144,15 @@ class QueueNames:
 
     async def _make(self, info: QueueInfo) -> Outcome | None:
         """In its group, unless it is there. None: it is not made now."""
-        config = self._catalog.config_of(info.queue)
-        if config is None or is_leaving(self._catalog, info):
-            return None
-        return await self._ask_home(info, create_command(self._catalog, info, config))
+        while True:
+            config = self._catalog.config_of(info.queue)
+            if config is None or is_leaving(self._catalog, info):
+                return None
+            made = await self._ask_home(info, create_command(self._catalog, info, config))
+            if made is None or made.code != STALE_COPY:
+                return made
+            if not await self.barrier():
+                return _NO_CATALOG
 
     async def _seen(self, outcome: Outcome) -> Outcome:
         if outcome.kind == "ok" and outcome.stamp is not None:
@@ -164,7 +170,7 @@ class QueueNames:
         caught_up = await self.barrier()
         info = self._catalog.queue(vhost, name)
         if not caught_up and (info is None or now):
-            return refused("no_leader", "the catalog has no leader now: try again")
+            return _NO_CATALOG
         missing = f"there is no queue {name!r} in vhost {vhost!r}: declare it first"
         return info or refused(NO_QUEUE, missing)
 
@@ -206,8 +212,10 @@ class QueueNames:
             return refused("no_leader", reason)
         while True:
             outcome, deleted = await self._declare(self.prepared(command, self._catalog), config)
-            if outcome.code == STALE_COPY and await self.barrier():
-                continue
+            if outcome.code == STALE_COPY:
+                if await self.barrier():
+                    continue
+                return _NO_CATALOG
             if deleted is None:
                 return outcome
             # Its deleter has not come to the catalog yet, or never will. What is declared now is

@@ -124,3 +124,13 @@ async def test_who_declares_by_a_copy_from_before_a_deletion_catches_up_and_make
     assert isinstance(outcome.reply, Declared), outcome
     assert (await node.ask(before.group, enqueue(outcome.reply.queue, b"x"))).kind == "ok"
     assert node.catalog_machine.as_of >= ahead
+
+
+async def test_who_finishes_deletions_by_such_a_copy_catches_up_too(world: World) -> None:
+    node = world["n1"]
+    before = await declared(node, {"arguments": {}})
+    term, index = node.catalog_machine.as_of
+    await node.ask(before.group, DeleteQueue(before.queue, as_of=(term, index + 4)))
+    outcome = await node.names.finish_deletions([("/", "q")])
+    assert outcome.kind == "ok", outcome
+    assert (await node.ask(before.group, enqueue(before.queue, b"x"))).kind == "ok"
