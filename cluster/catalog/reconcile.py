@@ -8,6 +8,7 @@ made.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -106,10 +107,12 @@ def lost_queues(catalog: CatalogMachine, machine: QueueMachine) -> Iterator[Queu
     """Of the group, and unknown to the catalog since that lost its end with a majority. They keep
     what they hold until somebody declares them again.
     """
-    for queue in machine.queues() if catalog.lost_some else ():
-        kind = machine.find(queue)
-        if kind is not None and catalog.has_lost(queue):
-            yield kind.identity
+    queues: list[QueueId] = machine.queues() if catalog.lost_ids else []
+    for first, last in catalog.lost_ids:
+        for queue in queues[bisect_left(queues, first) : bisect_right(queues, last)]:
+            kind = machine.find(queue)
+            if kind is not None:
+                yield kind.identity
 
 
 def is_leaving(catalog: CatalogMachine, info: QueueInfo) -> bool:

@@ -243,8 +243,9 @@ class CatalogMachine:
         return self._placing.next_queue_id
 
     @property
-    def lost_some(self) -> bool:
-        return bool(self._placing.lost_ids)
+    def lost_ids(self) -> list[tuple[int, int]]:
+        """Ranges, ascending: see `has_lost`."""
+        return self._placing.lost_ids
 
     def has_lost(self, queue: QueueId) -> bool:
         """Whether it may be one that was declared, and that a recovery without a majority lost."""
