@@ -44,7 +44,7 @@ from cluster.peers.peers import Peers
 from cluster.raft.drive_loop import DriveLoop
 from cluster.raft.messages import singles
 from cluster.seams import Clock, Disk, Down, Links
-from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, Stamp
+from cluster.types import CATALOG_GROUP, TRANSIENT_GROUPS, GroupId, NodeId, QueueId, Stamp
 
 log = structlog.get_logger(__name__)
 
@@ -673,10 +673,11 @@ class ClusterNode:
         if_empty: bool = False,
         if_settled: bool = False,
         owner: str | None = None,
+        queue: QueueId | None = None,
     ) -> Outcome:
         """The queue is gone from its group and from every node's catalog when this answers ok."""
         how = {"if_unused": if_unused, "if_empty": if_empty, "if_settled": if_settled}
-        return await self.names.remove(vhost, name, **how, owner=owner)
+        return await self.names.remove(vhost, name, **how, owner=owner, queue=queue)
 
     async def remove_unchanged(self, info: QueueInfo) -> Outcome:
         """This queue, and only while its arguments are these, is gone from every node's catalog

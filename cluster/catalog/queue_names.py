@@ -45,7 +45,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, STALE_COPY, Declared, Ok
 from cluster.peers.forwarding import PATIENCE_S, Retries
-from cluster.types import CATALOG_GROUP, NodeId
+from cluster.types import CATALOG_GROUP, NodeId, QueueId
 
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
 #: JSON, where a NaN in one of them would spoil the list of all.
@@ -342,15 +342,16 @@ class QueueNames:
         if_empty: bool,
         if_settled: bool,
         owner: str | None = None,
+        queue: QueueId | None = None,
     ) -> Outcome:
         """Conditions are judged in the queue's group, then the name is dropped from the catalog: by
-        reconciliation, if this ends between the two. `owner`: by now the name may be that of
-        another queue, which stays.
+        reconciliation, if this ends between the two. `owner`, `queue`: by now the name may be that
+        of another queue, which stays.
         """
         info = await self.find(vhost, name, now=True)
         if isinstance(info, Outcome):
             return info
-        if owner is not None and info.owner != owner:
+        if owner not in (None, info.owner) or queue not in (None, info.queue):
             return Outcome("ok", Ok(0))
         delete = DeleteQueue(info.queue, if_unused, if_empty, if_settled, fence=True)
         outcome = await self._ask_home(info, delete)

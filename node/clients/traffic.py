@@ -283,8 +283,9 @@ class Traffic:
         view = machine.queue(queue)
         if view is not None:
             log.info("queue_expired", vhost=view.vhost, queue=view.name)
-            # Somebody may have come back to it since: then it stays, and expires another time.
-            await self._cluster.remove_queue(view.vhost, view.name, if_unused=True)
+            # Somebody may have come back to it since: then it stays, and expires another time. One
+            # that the catalog lost has a name that may be another queue's.
+            await self._cluster.remove_queue(view.vhost, view.name, if_unused=True, queue=queue)
 
 
 def _has_come(outcome: Outcome) -> bool:
