@@ -291,7 +291,8 @@ def _lost_queues(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Findin
                 "problem",
                 f"group {group} has queue {name}, which the catalog lost with a majority",
                 f"declare it at node {' or '.join(holding)}, with the same arguments as before and"
-                f" without x-queue-group or with {group}: then it has its messages again",
+                f" without x-queue-group or with {group}: then it has its messages again. A queue"
+                " that has its name by now is another one: move its messages and delete it first",
                 ("groups",),
             )
 
