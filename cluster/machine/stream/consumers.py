@@ -172,13 +172,15 @@ class StreamConsumer:
         """`holds`: what it gets is held until somebody says that it was sent, or acknowledged."""
         given: list[Given] = []
         left = FETCHED_MAX
+        unsent = self.unsent_count if self.again else 0
         for number, count, size in requests:
-            request = _Request(min(count, left), size, overhead)
+            request = _Request(min(count, left), size, overhead, unsent)
             while request.count > 0 and not request.note and self.may_fetch:
                 if self.again:
                     self._give_again(retained, request, now_ms, holds=holds)
                 else:
                     self._give_new(retained, request, now_ms, holds=holds)
+            unsent = request.unsent
             if request.chunks or request.note:
                 given.append(Given(number, request.chunks, request.note))
                 left -= max(0, min(count, left) - request.count)
@@ -205,6 +207,8 @@ class StreamConsumer:
         held = self.held.get(sequence)
         assert held is not None, "what is to be delivered again is not held"
         count = held.deliveries + 1
+        request.unsent -= count == 1
+        pending = self.pending + request.unsent
         self.delivered += 1
         self.delivered_ms = now_ms
         if holds:
@@ -213,7 +217,7 @@ class StreamConsumer:
             self.held.cut(sequence, sequence)
             self.raise_floor()
         for _, _, bodies, stored_ms in retained.pieces(sequence, sequence):
-            chunk = StreamChunk(sequence, bodies, self.delivered, count, self.pending, stored_ms)
+            chunk = StreamChunk(sequence, bodies, self.delivered, count, pending, stored_ms)
             request.chunks.append(chunk)
 
     def _give_new(self, retained: Retained, request: _Request, now_ms: int, *, holds: bool) -> None:
@@ -496,11 +500,20 @@ class StreamConsumer:
 
     # --- looking, and snapshots -------------------------------------------------------------------
 
+    @property
+    def unsent_count(self) -> int:
+        """Messages behind the cursor that are pending: sent to nobody, as far as is known."""
+        return sum(
+            last - first + 1
+            for first, last, held in self.held
+            if not (held.deliveries or held.due_ms)
+        )
+
     def info(self) -> ConsumerInfo:
         """Who does not acknowledge has nothing to acknowledge: what is held then is on its way."""
         acknowledges = self.settings.ack_policy != "none"
         again = sum(last - first + 1 for first, last, held in self.held if held.deliveries > 1)
-        unsent = sum(last - first + 1 for first, last, held in self.held if not held.deliveries)
+        unsent = self.unsent_count
         return ConsumerInfo(
             delivered_consumer=self.delivered,
             delivered_stream=self.delivered_stream,
@@ -611,10 +624,11 @@ def is_state(state: RestoreConsumer, next_sequence: int) -> bool:
 class _Request:
     """What one request may still have."""
 
-    __slots__ = ("by_bytes", "bytes", "chunks", "count", "note", "overhead")
+    __slots__ = ("by_bytes", "bytes", "chunks", "count", "note", "overhead", "unsent")
 
-    def __init__(self, count: int, size: int, overhead: int = 0) -> None:
+    def __init__(self, count: int, size: int, overhead: int, unsent: int) -> None:
         self.overhead = overhead
+        self.unsent = unsent  # of the consumer's messages, those that are yet to be sent again
         self.count = count
         self.by_bytes = size > 0
         self.bytes = size

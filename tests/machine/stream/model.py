@@ -428,7 +428,8 @@ class Model:
                 elif not consumer.held:
                     consumer.floor, consumer.floor_stream = consumer.delivered, sequence
             held.due_ms = self.now_ms + consumer.wait_ms(held.count)
-            pending = len(self.pending(consumer))
+            unsent = sum(not consumer.held[at].count for at in consumer.again)
+            pending = len(self.pending(consumer)) + unsent
             found.append((sequence, consumer.delivered, held.count, pending))
         return found, ""
 

@@ -478,6 +478,21 @@ def test_without_acknowledgements_nothing_is_missing_behind_a_leader_that_may_no
     assert s.of().info().floor_stream == 5
 
 
+@pytest.mark.parametrize("retention", ["limits", "interest"])
+@pytest.mark.parametrize("policy", ["none", "all", "explicit"])
+def test_what_was_taken_back_is_pending_until_it_is_handed_out(policy: str, retention: str):
+    """By it clients know when they have had all that there is."""
+    s = Streams(retention=retention)
+    s.consumer(ack_policy=policy)
+    s.stored("a", "a", "a", "a")
+    s.fetch(3)
+    s.ack(unsent=[(1, 3, 1, 1)])
+
+    chunks = [chunk for _, found, _ in s.fetched(4).batches for chunk in found]
+
+    assert [(each.first, each.pending) for each in chunks] == [(1, 3), (2, 2), (3, 1), (4, 0)]
+
+
 @pytest.mark.parametrize("policy", ["all", "explicit"])
 def test_a_leader_that_may_not_have_sent_it_does_not_use_up_the_last_delivery(policy: str):
     s = Streams()

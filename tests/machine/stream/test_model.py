@@ -333,7 +333,7 @@ class Both:
         for name, known in model.consumers.items():
             info = stream.consumers[name].info()
             assert singly(stream.consumers[name].perhaps_unsent) == known.perhaps_unsent
-            unsent = sum(not each.count for each in known.held.values())
+            unsent = sum(not known.held[at].count for at in known.again)
             assert info.pending == len(model.pending(known)) + unsent
             acknowledges = known.settings.ack_policy != "none"
             assert info.ack_pending == (len(known.held) - unsent if acknowledges else 0)

@@ -46,8 +46,8 @@ async def make(client: Client, retention: str, **config: Any) -> None:
     await api(client, "CONSUMER.CREATE.S.c", **about)
 
 
-async def pull(client: Client, inbox: str, batch: int, seconds: float) -> None:
-    ask = {"batch": batch, "expires": int(seconds * SECOND_NS)}
+async def pull(client: Client, inbox: str, batch: int, seconds: float, **more: Any) -> None:
+    ask = {"batch": batch, "expires": int(seconds * SECOND_NS), **more}
     await client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", json.dumps(ask).encode(), reply=inbox)
 
 
@@ -190,6 +190,24 @@ class TestWhoAskedHasLeft:
         assert await read == [b"1", b"2"]
         if retention == "interest":
             await emptied(client)
+
+    async def test_what_was_for_it_is_pending_to_who_waits_for_so_many(
+        self, client: Client, paused: Paused
+    ):
+        await make(client, "limits", priority_policy="overflow", priority_groups=["g"])
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await pull(client, inbox, 2, 0.1, group="g", min_pending=1)
+        await client.jetstream().publish("s", b"1")
+        await paused.handed()
+        ended = await subscription.next_msg(WAIT_S)
+        assert ended.headers is not None
+        assert ended.headers["Status"] == "408"
+
+        paused.go_on()
+        await pull(client, inbox, 1, WAIT_S, group="g", min_pending=1)
+
+        assert await bodies_of(subscription, 1) == [b"1"]
 
     @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
     async def test_whoever_still_waits_gets_them_in_their_order(
