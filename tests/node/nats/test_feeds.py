@@ -164,6 +164,31 @@ class TestWhatCannotBeRead:
         assert await read == [b"1", b"2"]
 
 
+class TestHeartbeats:
+    async def test_they_say_what_was_sent(self, client: Client, paused: Paused):
+        """Not what is about to be: an ordered consumer would take it for lost, and begin anew."""
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        beats = {"deliver_subject": inbox, "idle_heartbeat": SECOND_NS // 10}
+        await make(client, "limits", ack_policy="none", **beats)
+        await client.jetstream().publish("s", b"1")
+        await paused.handed()
+        while subscription.pending_msgs:
+            await subscription.next_msg(WAIT_S)
+
+        beat = await subscription.next_msg(WAIT_S)
+
+        assert beat.headers is not None
+        assert (beat.headers["Nats-Last-Consumer"], beat.headers["Nats-Last-Stream"]) == ("0", "0")
+        paused.go_on()
+        async with asyncio.timeout(WAIT_S):
+            while (await subscription.next_msg(WAIT_S)).data != b"1":
+                pass
+            while (found := await subscription.next_msg(WAIT_S)).headers is None:
+                pass
+        assert found.headers["Nats-Last-Consumer"] == "1"
+
+
 class TestWhoAskedHasLeft:
     """Between the instant at which messages were handed out, and the one at which they are sent."""
 

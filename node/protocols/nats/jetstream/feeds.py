@@ -133,6 +133,7 @@ class Feed:
         # Of a push consumer.
         self._turn_s = 0.0  # with a rate: when it may be sent more
         self._beat_s = self._used_s
+        self._sent = 0, 0  # its number and the sequence of the last one, before what is under way
         self._unheard_bytes = 0
         self._flow: bytes | None = None  # the subject by which it says how far it is
         self._flow_bytes = 0  # that were sent when it was asked
@@ -250,10 +251,15 @@ class Feed:
             return
         requests = self._requests()
         if requests:
-            self._fetching = True
+            self._begin()
             overhead = len(self._reply) + REPLY_BYTES if self.pulls.limited else 0
             command = Fetch(self.info.queue, self.name, requests, overhead)
             self._propose(command, self._fetched)
+
+    def _begin(self) -> None:
+        """The machine is asked."""
+        self._fetching = True
+        self._sent = self.consumer.delivered, self.consumer.delivered_stream
 
     def _requests(self) -> list[tuple[int, int, int]]:
         if self.deliver is not None:
@@ -442,7 +448,7 @@ class Feed:
         if self._fetching:
             self._mark_later()
         elif self.consumer.perhaps_unsent:
-            self._fetching = True
+            self._begin()
             self._propose(Fetch(self.info.queue, self.name, ()), self._marked)
 
     def _marked(self, outcome: Outcome) -> None:
@@ -498,7 +504,7 @@ class Feed:
         """
         stream, policy = self.stream, self.consumer.settings.ack_policy
         limits = stream is None or stream.settings.retention == "limits"
-        self._fetching = True
+        self._begin()
         if self._in_doubt or policy == "all" or (policy == "none" and not limits):
             self._propose(Barrier(), self._all_applied)
         else:
@@ -618,10 +624,12 @@ class Feed:
         self._home.post.send(deliver, b"", status(100, "FlowControl Request"), self._flow)
 
     def _beat(self, deliver: Inbox) -> None:
-        known = self.consumer.info()
+        """What is handed out and yet to be sent would be taken for lost."""
+        known, sent = self.consumer, self._sent
+        last, sequence = sent if self._fetching else (known.delivered, known.delivered_stream)
         about: list[tuple[str, object]] = [
-            ("Nats-Last-Consumer", known.delivered_consumer),
-            ("Nats-Last-Stream", known.delivered_stream),
+            ("Nats-Last-Consumer", last),
+            ("Nats-Last-Stream", sequence),
         ]
         if self._flow is not None:
             about.append(("Nats-Consumer-Stalled", self._flow.decode()))
