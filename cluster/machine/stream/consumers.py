@@ -379,7 +379,9 @@ class StreamConsumer:
                     self.held.put(start, end, Held(number - first, count, NEVER_DUE))
                     self._lower_floor(start, number - first)
             for start, end, held in reversed(self.held.pieces(first, last)):
-                if held.due_ms and held.deliveries == count:  # else they were delivered since
+                if held.deliveries == count:  # else they were delivered since
+                    if not held.due_ms:  # their time was over before
+                        self._wait_no_more([(start, end)])
                     self.held.assign(start, end, held._replace(deliveries=count - 1, due_ms=0))
                     self.again.extendleft(range(end, start - 1, -1))
         if in_doubt and not holds and unsent == in_doubt:

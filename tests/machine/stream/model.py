@@ -475,7 +475,9 @@ class Model:
                 consumer.floor = min(consumer.floor, number - 1)
                 consumer.floor_stream = min(consumer.floor_stream, at - 1)
             held = consumer.held.get(at)
-            if held is not None and held.due_ms and held.count == count:
+            if held is not None and held.count == count:
+                if not held.due_ms:
+                    consumer.again.remove(at)
                 held.count, held.due_ms = count - 1, 0
                 consumer.again.insert(0, at)
         if all_of_it and not self.holds(consumer):

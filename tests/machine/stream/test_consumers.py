@@ -539,6 +539,22 @@ def test_in_version_four_nobody_knows_what_is_perhaps_unsent():
     assert s.of().perhaps_unsent == []
 
 
+def test_what_was_sent_to_nobody_counts_for_nothing_also_if_its_time_was_over_before():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer(ack_wait=100 * MS, max_deliver=2)
+    assert s.fetch(2) == [1, 2]
+    s.at(100)
+    s.ack(unsent=[(1, 2, 1, 1)])
+    assert s.fetch(1) == [1]
+    s.at(200)  # it waits behind the other one, now
+
+    s.ack(unsent=[(1, 1, 3, 1)])
+
+    chunks = [chunk for _, found, _ in s.fetched().batches for chunk in found]
+    assert [(each.first, each.delivery_count) for each in chunks] == [(1, 1), (2, 1), (3, 1)]
+
+
 def test_what_was_delivered_again_since_is_not_taken_back():
     s = Streams()
     s.stored("a")
