@@ -373,7 +373,8 @@ class StreamConsumer:
             if not 0 < first <= last < self.cursor or count < 1:
                 continue
             if not holds and 0 < number <= self.delivered - (last - first):
-                self._hold_unsent(retained, first, last, Held(number - first, count, NEVER_DUE))
+                ahead = number - first - (count > 1)  # the first one was lower
+                self._hold_unsent(retained, first, last, Held(ahead, count, NEVER_DUE))
             elif (first, last, number, count) in in_doubt:  # it may be too late for it by now
                 for start, end, _ in self.exhausted.cut(first, last):
                     self.held.put(start, end, Held(number - first, count, NEVER_DUE))

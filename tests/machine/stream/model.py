@@ -471,8 +471,9 @@ class Model:
             known = at in consumer.held or at in consumer.picked or at in consumer.exhausted
             given = 0 < number <= consumer.delivered and at in self.messages
             if given and not known and not self.holds(consumer):
-                consumer.held[at] = Delivery(number, count, 1)
-                consumer.floor = min(consumer.floor, number - 1)
+                own = number - (count > 1)
+                consumer.held[at] = Delivery(own, count, 1)
+                consumer.floor = min(consumer.floor, own - 1)
                 consumer.floor_stream = min(consumer.floor_stream, at - 1)
             held = consumer.held.get(at)
             if held is not None and held.count == count:

@@ -579,6 +579,22 @@ def test_a_stream_that_becomes_one_of_limits_holds_what_is_on_its_way():
     assert s.held() == {1: "a", 2: "a"}
 
 
+def test_what_was_on_its_way_then_and_comes_again_is_taken_back_like_other_messages():
+    s = Streams(retention="interest")
+    s.consumer(ack_policy="none", ack_wait=100 * MS)
+    s.stored("a", "a")
+    s.fetch(1)
+    s.configure()
+    s.at(100)
+    s.fetch(1)
+
+    s.ack(unsent=s.of().perhaps_unsent)
+
+    chunks = [chunk for _, found, _ in s.fetched().batches for chunk in found]
+    assert [(each.first, each.consumer_first) for each in chunks] == [(1, 2), (2, 3)]
+    assert s.of().info().floor_consumer == 3
+
+
 def test_before_version_5_it_had_it_when_it_was_handed_out():
     s = Streams(version=4, retention="interest")
     s.consumer(ack_policy="none")
