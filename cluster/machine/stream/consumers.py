@@ -72,6 +72,7 @@ class StreamConsumer:
     __slots__ = (
         "_deadlines",
         "_finder",
+        "_may_be_unsent",
         "again",
         "config",
         "created_ms",
@@ -112,6 +113,7 @@ class StreamConsumer:
         #: What the last `Fetch` handed out, if nothing else would bring it again: only its leader
         #: knows whether it was sent, until it fetches once more. As in `Acknowledge.unsent`.
         self.perhaps_unsent: list[tuple[int, int, int, int]] = []
+        self._may_be_unsent = True  # of those held: else nothing is counted
         self.delivered = 0
         self.delivered_stream = 0
         self.delivered_ms = 0
@@ -172,7 +174,7 @@ class StreamConsumer:
         """`holds`: what it gets is held until somebody says that it was sent, or acknowledged."""
         given: list[Given] = []
         left = FETCHED_MAX
-        unsent = self.unsent_count if self.again else 0
+        unsent = self.unsent_count
         for number, count, size in requests:
             request = _Request(min(count, left), size, overhead, unsent)
             while request.count > 0 and not request.note and self.may_fetch:
@@ -357,6 +359,7 @@ class StreamConsumer:
             self.exhausted.put(first, last, None)
             return False
         self.held.assign(first, last, held._replace(due_ms=0))
+        self._may_be_unsent |= not held.deliveries
         self.again.extend(range(first, last + 1))
         return True
 
@@ -369,6 +372,7 @@ class StreamConsumer:
         """
         unsent = [(row[0], row[1], row[2], row[3]) for row in unsent]
         in_doubt, self.perhaps_unsent = self.perhaps_unsent, []
+        self._may_be_unsent = True
         for first, last, number, count in reversed(unsent):
             if not 0 < first <= last < self.cursor or count < 1:
                 continue
@@ -488,6 +492,7 @@ class StreamConsumer:
                 self.held.put(start, end, Held(ahead, deliveries, due_ms))
                 if not deliveries:
                     self.again.extend(range(start, end + 1))
+                    self._may_be_unsent = True
         self._plan_anew()
         for ranges, into in ((state.picked, self.picked), (state.exhausted, self.exhausted)):
             for first, last in ranges:
@@ -506,11 +511,15 @@ class StreamConsumer:
     @property
     def unsent_count(self) -> int:
         """Messages behind the cursor that are pending: sent to nobody, as far as is known."""
-        return sum(
-            last - first + 1
-            for first, last, held in self.held
-            if not (held.deliveries or held.due_ms)
-        )
+        count = 0
+        if self._may_be_unsent:
+            count = sum(
+                last - first + 1
+                for first, last, held in self.held
+                if not (held.deliveries or held.due_ms)
+            )
+            self._may_be_unsent = count > 0
+        return count
 
     def info(self) -> ConsumerInfo:
         """Who does not acknowledge has nothing to acknowledge: what is held then is on its way."""
@@ -585,6 +594,7 @@ class StreamConsumer:
         for first, last in (*_ranges(self.held), *_ranges(self.picked), *_ranges(self.exhausted)):
             assert all(map(retained.is_live, range(first, last + 1))), "held, and gone"
         for first, last, held in self.held:
+            assert held.deliveries or held.due_ms or self._may_be_unsent, "unsent, and not counted"
             if held.deliveries:
                 assert held.ahead + last <= self.delivered, "held, and never delivered"
             if held.due_ms:

@@ -308,7 +308,7 @@ class Feed:
 
     def _turns(self) -> list[tuple[int, int, int]]:
         known = self.consumer
-        unsent = known.unsent_count if known.again else 0
+        unsent = known.unsent_count
         supply = Supply(known.pending + unsent, known.held.count - unsent)
         now_s, now_ms = self._loop.time(), self._home.now_ms()
         turns = self.pulls.take_turns(self.config, supply, now_s, now_ms)
