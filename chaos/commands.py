@@ -42,7 +42,9 @@ UNKNOWN = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    # Whatever tells us to end, what was made on this machine goes: nodes, network and disks.
+    # Whatever tells us to end, what was made on this machine goes: nodes, network and disks. A
+    # script's shell has what it starts in the background ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     quiet()
     if arguments and arguments[0] not in QUIET and (todo := advice()) is not None:
