@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
 from cluster.groups.outcome import Outcome
+from cluster.machine.commands import DropConsumer, Fetch, PutConsumer
 from cluster.raft.member import Role
 from node.protocols.nats.jetstream import feeds
 from node.protocols.nats.jetstream.feeds import Feed
@@ -187,6 +188,47 @@ class TestHeartbeats:
             while (found := await subscription.next_msg(WAIT_S)).headers is None:
                 pass
         assert found.headers["Nats-Last-Consumer"] == "1"
+
+
+class TestAnotherConsumerOfTheSameName:
+    @pytest.mark.parametrize(("policy", "most"), [("none", -1), ("all", 1), ("explicit", 1)])
+    async def test_what_it_is_handed_for_the_one_before_comes(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch, policy: str, most: int
+    ):
+        """It is deleted and made again while its last request is on its way to the machine."""
+        await make(client, "limits", ack_policy=policy, max_deliver=most)
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await pull(client, inbox, 1, WAIT_S)
+        propose, end = Feed._propose, Feed.end
+
+        def overtaken(feed: Feed, command: Any, done: Any) -> None:
+            if not isinstance(command, Fetch):
+                propose(feed, command, done)
+                return
+            monkeypatch.undo()
+
+            def still_asks(feed: Feed, text: str) -> None:
+                monkeypatch.undo()
+                end(feed, text)
+                propose(feed, command, done)
+
+            monkeypatch.setattr(Feed, "end", still_asks)
+            queue, config = feed.info.queue, {**feed.config, "description": "another"}
+            for other in (DropConsumer(queue, "c"), PutConsumer(queue, config)):
+                feed._group.propose(other, lambda _: None)
+
+        monkeypatch.setattr(Feed, "_propose", overtaken)
+        await client.jetstream().publish("s", b"1")
+        ended = await subscription.next_msg(WAIT_S)
+        assert ended.headers is not None
+        assert ended.headers["Status"] == "409"
+
+        await client.jetstream().publish("s", b"2")
+        await pull(client, inbox, 2, WAIT_S)
+
+        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
+        assert await read == [b"1", b"2"]
 
 
 class TestWhoAskedHasLeft:

@@ -106,8 +106,15 @@ class Feed:
     """Of one consumer, as long as this node leads its stream."""
 
     def __init__(
-        self, home: Home, group: GroupLike, info: QueueInfo, consumer: StreamConsumer
+        self,
+        home: Home,
+        group: GroupLike,
+        info: QueueInfo,
+        consumer: StreamConsumer,
+        *,
+        in_doubt: bool = False,
     ) -> None:
+        """`in_doubt`: it may be handed what one before it of this name has asked for."""
         self.info = info
         self.name = consumer.settings.name
         self.key = consumer.key
@@ -124,7 +131,7 @@ class Feed:
         self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
         self._fetching = False
         self._recovered = False  # what was handed out before, and perhaps not sent, comes again
-        self._in_doubt = False  # this one may have been handed what it was not told of
+        self._in_doubt = in_doubt  # this one may have been handed what it was not told of
         self._marking: asyncio.TimerHandle | None = None
         self._alone = False  # the next message comes alone, whatever its size
         self._soon = False
@@ -332,6 +339,7 @@ class Feed:
 
     def _fetched(self, outcome: Outcome) -> None:
         if self.over:
+            self._fetching = False
             return
         reply = outcome.reply
         if type(reply) is not Fetched:
@@ -485,7 +493,9 @@ class Feed:
             self._acknowledge(Acknowledge(self.info.queue, self.name, sent, unsent=unsent))
 
     def _acknowledge(self, command: Acknowledge) -> None:
-        if not self.over:
+        if self.over:
+            self._fetching = False
+        else:
             self._propose(command, partial(self._acknowledged, command))
 
     def _acknowledged(self, command: Acknowledge, outcome: Outcome) -> None:

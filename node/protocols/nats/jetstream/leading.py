@@ -51,12 +51,13 @@ OF_STREAMS: Final = frozenset({StreamChanged, StreamStored, StreamAcked, StreamA
 class _Led:
     """A stream."""
 
-    __slots__ = ("feeds", "group", "info")
+    __slots__ = ("ended", "feeds", "group", "info")
 
     def __init__(self, info: QueueInfo, group: GroupLike) -> None:
         self.info = info
         self.group = group
         self.feeds: dict[str, Feed] = {}
+        self.ended: list[Feed] = []  # that may be busy yet
 
     @property
     def stream(self) -> Stream | None:
@@ -161,7 +162,10 @@ class Leading:
                     self._start(led, consumer)
 
     def _start(self, led: _Led, consumer: StreamConsumer) -> Feed:
-        feed = led.feeds[consumer.settings.name] = Feed(self, led.group, led.info, consumer)
+        name = consumer.settings.name
+        in_doubt = any(each.busy and each.name == name for each in led.ended)
+        feed = Feed(self, led.group, led.info, consumer, in_doubt=in_doubt)
+        led.feeds[name] = feed
         self._point(feed)
         feed.start()
         return feed
@@ -183,6 +187,7 @@ class Leading:
         del led.feeds[feed.name]
         self._unpoint(feed)
         feed.end(text)
+        led.ended = [each for each in (*led.ended, feed) if each.busy]
         if text == CONSUMER_DELETED:
             self.tell_consumer(led.info, feed.name, "delete")
 
