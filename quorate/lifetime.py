@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 #: In the environment of a process: the number of the one that it shall not outlive.
 STARTER = "ENDS_WITH_PROCESS"
@@ -47,6 +49,10 @@ def _kill_me_after_my_parent() -> None:
 
 
 def _runs(process: int) -> bool:
+    """One that has ended, and that nobody has waited for yet, does not."""
+    with suppress(OSError):  # without /proc, or gone
+        if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chaos.live.live_cluster import from_thread_that_lasts
-from quorate.lifetime import tied
+from quorate.lifetime import STARTER, tied
 from tests.testkit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -186,3 +186,20 @@ def test_a_process_does_not_end_with_the_thread_that_asked_for_it():
 
     said, _ = started[0].communicate(b"go on\n")
     assert (said, started[0].returncode) == (b"", 0)
+
+
+def test_a_process_whose_starter_has_ended_ends_though_nobody_has_waited_for_that():
+    starter = subprocess.Popen(["true"])
+    wait_until(lambda: not runs(starter.pid))
+    try:
+        late = subprocess.run(
+            [sys.executable, "-c", TIED],
+            cwd=ROOT,
+            env={**os.environ, STARTER: str(starter.pid)},
+            input=b"go on\n",
+            capture_output=True,
+            check=False,
+        )
+    finally:
+        starter.wait()
+    assert (late.stdout, late.returncode) == (b"", 1)
