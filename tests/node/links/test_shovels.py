@@ -412,13 +412,22 @@ async def test_after_each_restore_of_a_backup_new_messages_are_new_to_a_destinat
 # --- JetStream ------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_a_source_and_a_subject_a_destination(tmp_path: Path):
+@asynccontextmanager
+async def jetstream(tmp_path: Path) -> AsyncGenerator[tuple[Nodes, str, Any]]:
+    """A node, where NATS' clients find it, and one of those."""
     async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
         server = nodes.one.nats
         assert server is not None
         address = f"nats://guest:guest@{server.address}"
         client: Any = await cast(Any, nats).connect(address)
-        js = client.jetstream()
+        try:
+            yield nodes, address, client.jetstream()
+        finally:
+            await client.close()
+
+
+async def test_a_stream_is_a_source_and_a_subject_a_destination(tmp_path: Path):
+    async with jetstream(tmp_path) as (nodes, address, js):
         await js.add_stream(name="in", subjects=["in.>"])
         await js.add_stream(name="out", subjects=["out.>"])
         for number in range(20):
@@ -452,17 +461,13 @@ async def test_a_stream_is_a_source_and_a_subject_a_destination(tmp_path: Path):
         assert (first.data, (first.headers or {})["n"]) == (b"0", "0")
         info = await js.consumer_info("in", "mover")
         assert info.num_pending == 0
-        await client.close()
 
 
 async def test_a_stream_that_was_made_again_has_other_messages_under_its_sequences(tmp_path: Path):
-    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
-        server = nodes.one.nats
-        assert server is not None
+    async with jetstream(tmp_path) as (nodes, uri, _):
         api, address = api_of(nodes.one), uri_of(nodes.one)
         await declare_stream(address, "in")
         source = {"src-protocol": "nats", "src-stream": "in", "src-consumer": "mover"}
-        uri = f"nats://guest:guest@{server.address}"
         await shovel(api, **source, src_uri=uri, src_queue=None)
         for time in ("before", "after"):
             await until(lambda: _has_just_begun(api))
@@ -490,12 +495,7 @@ async def _has_moved(api: Api, messages: int) -> bool:
 
 
 async def test_what_a_message_asked_of_its_stream_is_not_asked_of_the_next_one(tmp_path: Path):
-    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
-        server = nodes.one.nats
-        assert server is not None
-        address = f"nats://guest:guest@{server.address}"
-        client: Any = await cast(Any, nats).connect(address)
-        js = client.jetstream()
+    async with jetstream(tmp_path) as (nodes, address, js):
         await js.add_stream(name="in", subjects=["in"])
         await js.add_stream(name="out", subjects=["out"])
         await js.publish("out", b"before")
@@ -506,7 +506,6 @@ async def test_what_a_message_asked_of_its_stream_is_not_asked_of_the_next_one(t
         moved = await until(lambda: _second_of(js, "out"))
         assert moved.data == b"x"
         assert set(moved.headers) == {"n", "Nats-Msg-Id"}
-        await client.close()
 
 
 async def nats_shovel(api: Api, address: str, **change: Any) -> None:
@@ -526,12 +525,7 @@ async def _second_of(js: Any, stream: str) -> Any:
 
 
 async def test_a_header_that_nats_has_no_name_for_holds_nothing_up(tmp_path: Path):
-    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
-        server = nodes.one.nats
-        assert server is not None
-        address = f"nats://guest:guest@{server.address}"
-        client: Any = await cast(Any, nats).connect(address)
-        js = client.jetstream()
+    async with jetstream(tmp_path) as (nodes, address, js):
         await js.add_stream(name="out", subjects=["out"], allow_rollup_hdrs=True)
         await js.publish("out", b"stays")
         headers: Any = {"a": "x\r\nNats-Rollup: all", "b": "y", "c:d": "e", "f g": "h"}
@@ -547,18 +541,12 @@ async def test_a_header_that_nats_has_no_name_for_holds_nothing_up(tmp_path: Pat
         moved = await js.get_msg("out", 2)
         assert moved.data == b"x"
         assert set(moved.headers) == {"a", "b", "Nats-Msg-Id"}
-        await client.close()
 
 
 async def test_a_consumer_that_acknowledges_nothing_is_no_source_of_messages_to_be_confirmed(
     tmp_path: Path,
 ):
-    async with Nodes(tmp_path, nats="127.0.0.1:0") as nodes:
-        server = nodes.one.nats
-        assert server is not None
-        address = f"nats://guest:guest@{server.address}"
-        client: Any = await cast(Any, nats).connect(address)
-        js = client.jetstream()
+    async with jetstream(tmp_path) as (nodes, address, js):
         await js.add_stream(name="in", subjects=["in"])
         await js.add_consumer("in", durable_name="mover", ack_policy="none")
         await js.publish("in", b"x")
@@ -570,4 +558,3 @@ async def test_a_consumer_that_acknowledges_nothing_is_no_source_of_messages_to_
 
         assert "acknowledge" in await until(says)
         assert (await js.consumer_info("in", "mover")).num_pending == 1
-        await client.close()

@@ -132,6 +132,18 @@ async def acked(client: Client, subscription: Subscription, count: int) -> list[
     return found
 
 
+async def taken(client: Client, subscription: Subscription, policy: str, count: int) -> list[bytes]:
+    if policy == "none":
+        return await bodies_of(subscription, count)
+    return await acked(client, subscription, count)
+
+
+async def ended(subscription: Subscription, status: str) -> None:
+    """A request was."""
+    message = await subscription.next_msg(WAIT_S)
+    assert (message.headers or {})["Status"] == status
+
+
 class TestWhatCannotBeRead:
     @pytest.mark.parametrize("policy", ["none", "all", "explicit"])
     async def test_it_comes_when_it_can_be(
@@ -161,8 +173,7 @@ class TestWhatCannotBeRead:
             await failed.wait()
         monkeypatch.undo()
 
-        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
-        assert await read == [b"1", b"2"]
+        assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
 
 
 class TestHeartbeats:
@@ -220,15 +231,12 @@ class TestAnotherConsumerOfTheSameName:
 
         monkeypatch.setattr(Feed, "_propose", overtaken)
         await client.jetstream().publish("s", b"1")
-        ended = await subscription.next_msg(WAIT_S)
-        assert ended.headers is not None
-        assert ended.headers["Status"] == "409"
+        await ended(subscription, "409")
 
         await client.jetstream().publish("s", b"2")
         await pull(client, inbox, 2, WAIT_S)
 
-        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
-        assert await read == [b"1", b"2"]
+        assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
 
 
 class TestWhoAskedHasLeft:
@@ -245,16 +253,13 @@ class TestWhoAskedHasLeft:
         await pull(client, inbox, 1, 0.1)
         await client.jetstream().publish("s", b"1")
         await paused.handed()
-        ended = await subscription.next_msg(WAIT_S)
-        assert ended.headers is not None
-        assert ended.headers["Status"] == "408"
+        await ended(subscription, "408")
 
         paused.go_on()
         await client.jetstream().publish("s", b"2")
         await pull(client, inbox, 2, WAIT_S)
 
-        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
-        assert await read == [b"1", b"2"]
+        assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
         if retention == "interest":
             await emptied(client)
 
@@ -267,9 +272,7 @@ class TestWhoAskedHasLeft:
         await pull(client, inbox, 2, 0.1, group="g", min_pending=1)
         await client.jetstream().publish("s", b"1")
         await paused.handed()
-        ended = await subscription.next_msg(WAIT_S)
-        assert ended.headers is not None
-        assert ended.headers["Status"] == "408"
+        await ended(subscription, "408")
 
         paused.go_on()
         await pull(client, inbox, 1, WAIT_S, group="g", min_pending=1)
@@ -291,9 +294,7 @@ class TestWhoAskedHasLeft:
         await paused.handed()
         ((_, outcome),) = paused.waiting
         assert len(outcome.reply.batches) == 2, "one for each"
-        ended = await leaves.next_msg(WAIT_S)
-        assert ended.headers is not None
-        assert ended.headers["Status"] == "408"
+        await ended(leaves, "408")
 
         paused.go_on()
         first = await stays.next_msg(WAIT_S)
@@ -318,8 +319,7 @@ class TestWhoAskedHasLeft:
         await client.jetstream().publish("s", b"2")
         subscription = await client.subscribe(inbox)
 
-        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
-        assert await read == [b"1", b"2"]
+        assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
         await emptied(client)
 
     @pytest.mark.parametrize(
@@ -350,14 +350,11 @@ class TestWhoAskedHasLeft:
 
         await lead_anew(running, paused.waiting[0][0])
         paused.go_on()
-        ended = await subscription.next_msg(WAIT_S)
-        assert ended.headers is not None
-        assert ended.headers["Status"] == "409"
+        await ended(subscription, "409")
         await client.jetstream().publish("s", b"2")
         await pull(client, inbox, 2, WAIT_S)
 
-        read = acked(client, subscription, 2) if policy != "none" else bodies_of(subscription, 2)
-        assert await read == [b"1", b"2"]
+        assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
 
     @pytest.mark.parametrize("policy", ["none", "explicit"])
     async def test_what_was_sent_a_while_ago_is_not_sent_again_by_the_next_leader(
