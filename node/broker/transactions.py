@@ -178,22 +178,25 @@ class TransactionCoordinator:
         for step in steps:
             if isinstance(step, Enqueue) and (every or self._may_refuse(step.queue)):
                 count, size = wants.get(step.queue, (0, 0))
-                of_step = sum(weights(step) if self._is_stream(step) else map(len, step.bodies))
+                of_step = sum(
+                    weights(step) if self._is_stream(step.queue) else map(len, step.bodies)
+                )
                 wants[step.queue] = (count + len(step.bodies), size + of_step)
         return [(queue, *want) for queue, want in wants.items()]
 
     def _batches(self, steps: Sequence[Step]) -> Batches:
         """All that is published to streams."""
-        enqueues = [each for each in steps if isinstance(each, Enqueue) and self._is_stream(each)]
+        enqueues = [
+            each for each in steps if isinstance(each, Enqueue) and self._is_stream(each.queue)
+        ]
         return tuple((each.queue, weights(each), each.attrs) for each in enqueues)
 
-    def _is_stream(self, step: Enqueue) -> bool:
-        info = self._cluster.catalog_machine.queue_by_id(step.queue)
+    def _is_stream(self, queue: QueueId) -> bool:
+        info = self._cluster.catalog_machine.queue_by_id(queue)
         return info is not None and info.stream is not None
 
     def _may_refuse(self, queue: QueueId) -> bool:
-        info = self._cluster.catalog_machine.queue_by_id(queue)
-        if info is not None and (info.stream is not None or SHARD_OF in info.arguments):
+        if self._is_stream(queue) or self._is_shard(queue):
             return True
         config = self._cluster.catalog_machine.config_of(queue)
         if config is None or config.overflow == "drop-head":

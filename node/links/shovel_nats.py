@@ -85,7 +85,10 @@ class NatsTaker:
             info = await self._js.consumer_info(source.stream, source.consumer)
             if info.config.ack_policy == AckPolicy.NONE and shovel.ack_mode != "no-ack":
                 # What it has delivered is gone there, whatever becomes of it here.
-                raise ConnectionError(f"consumer '{source.consumer}' does not acknowledge")
+                raise ConnectionError(
+                    f"consumer '{source.consumer}' does not acknowledge: name one with ack_policy"
+                    " explicit, or take ack-mode no-ack, which may lose messages"
+                )
         except NotFoundError:
             await cast(Any, self._js).add_consumer(
                 source.stream,

@@ -389,8 +389,8 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
         yield nodes
 
 
-async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes):
-    # Three groups with one queue each: the dead-letter queue is in another one than its source.
+async def two_queues(nodes: Nodes) -> tuple[QueueInfo, QueueInfo]:
+    """Groups have one queue each: that for dead letters is in another one than their source."""
     await nodes.declare("dead")
     await nodes.declare("work", dead_letter_exchange="", dead_letter_routing_key="dead")
     broker = nodes.one.broker
@@ -398,6 +398,12 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
     assert work is not None
     assert dead is not None
     assert work.group != dead.group
+    return work, dead
+
+
+async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes):
+    broker = nodes.one.broker
+    work, _ = await two_queues(nodes)
     async with Client(nodes.url("n1")) as client:
         bodies = [str(number).encode() for number in range(300)]
         await client.publish("work", *bodies)
@@ -425,12 +431,8 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
 async def test_what_cannot_be_read_stays_and_comes_when_it_can(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
-    await nodes.declare("dead")
-    await nodes.declare("work", dead_letter_exchange="", dead_letter_routing_key="dead")
     broker = nodes.one.broker
-    work, dead = broker.locate("/", "work"), broker.locate("/", "dead")
-    assert work is not None
-    assert dead is not None
+    work, dead = await two_queues(nodes)
     source, target = broker.machine(work.group), broker.machine(dead.group)
     group = broker.led(work.group)
     load = group.load_bodies
