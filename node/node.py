@@ -22,6 +22,7 @@ from cluster.log import LogError, RealDisk, SystemClock
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.link_protocol import ClockSample
 from cluster.seams import Clock
+from cluster.turns import next_turn
 from node.broker.cluster_name import named
 from node.data_folder import DataFolder
 from node.gate import gate
@@ -457,7 +458,7 @@ class Node:
                 self.left.set_result(None)
             if self.cluster.failed is not None:
                 self._fail(self.cluster.failed)
-            await asyncio.sleep(WATCH_S)
+            await next_turn(self._clock, WATCH_S)
 
     def _fail(self, error: BaseException) -> None:
         if self.failed.done():

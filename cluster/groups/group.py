@@ -400,9 +400,9 @@ class Group:
         """True: it waits for a step. A leader takes a plain acknowledgement at once, unless
         something waits that came before it: it commits with it what its own disk already has,
         applies that and calls back. It writes nothing to disk and sends nothing to other nodes
-        that promises anything about it. A follower answers a heartbeat that brings nothing at once,
-        unless a step has yet to be synced: alone, or by a row of BEATS_ANSWERED that it adds to
-        `joined`.
+        that promises anything about it. A follower takes a heartbeat that brings nothing at once,
+        unless a step has yet to be synced, and answers it alone, or by a row of BEATS_ANSWERED that
+        it adds to `joined`.
         """
         if self.failed is not None:
             return False
@@ -422,6 +422,10 @@ class Group:
         if member.take_ack(sender, message, now):
             self._applied_more(now)
         return self.due <= now or member.replication.has_more_for(sender)
+
+    def has_still(self, term: int, last: int) -> bool:
+        """Whether an answer to a heartbeat, as `receive` made it, is still true."""
+        return self.failed is None and not self._installing and self.member.has_still(term, last)
 
     def peer_up(self, peer: NodeId) -> None:
         if self.failed is None:

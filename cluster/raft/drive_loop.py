@@ -18,8 +18,8 @@ own disk, and what arrives during the fsync becomes the next batch. When the dis
 never comes. A leader takes acknowledgements when they arrive (`receive`), also between steps 3 and
 5, and commits what earlier iterations wrote. So while one queue keeps the disk busy, proposers of
 another queue get their outcomes without waiting for the disk once more, and an acknowledgement
-costs no iteration. Nor does a heartbeat that brings a follower nothing: it is answered when it
-arrives, those of all groups in one message.
+costs no iteration. Nor does a heartbeat that brings a follower nothing: those of all groups are
+answered in one message, which leaves with the node's own heartbeats to that node, if it has any.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from cluster.types import GroupId, NodeId
 TIMER_SLACK_S = 0.0005
 #: Measurements that wait for whoever shows them: far more than there are between two looks.
 MEASURED_MAX = 1 << 16
+#: Beats to a peer that are not longer ago are expected to go on: the peer's own are answered with
+#: the next. An answer waits half a second at most.
+ANSWER_WAITS_S = 0.3
 #: What ends the node: going on with such a disk could break promises.
 FATAL = (FatalDiskError, LogCorrupt)
 
@@ -77,6 +80,7 @@ class Steps(Protocol):
     def receive(
         self, sender: NodeId, message: list[Any], joined: list[list[Any]] | None = None
     ) -> bool: ...
+    def has_still(self, term: int, last: int) -> bool: ...
     def step(self, now: float) -> AfterSync: ...
     def after(self, now: float) -> None: ...
     def fail(self, error: Exception) -> None: ...
@@ -96,6 +100,8 @@ class DriveLoop:
         self._groups: dict[GroupId, Steps] = {}
         self._to_step: dict[GroupId, Steps] = {}  # an ordered set: groups with something to do
         self._beats: dict[NodeId, list[list[Any]]] = {}  # of this iteration
+        self._beat_at: dict[NodeId, float] = {}  # when any last left, in monotonic seconds
+        self._answers: dict[NodeId, dict[GroupId, list[Any]]] = {}  # that wait for them
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf  # it may be early: it looks who is due
@@ -163,11 +169,29 @@ class DriveLoop:
 
     def receive_joined(self, peer: NodeId, kind: str, joined: Sequence[list[Any]]) -> None:
         """Each group takes what is its own as it would take it alone. Answers that need not wait
-        for the disk leave before anything else happens here, so they are true when they do.
+        for the disk wait for the next beats of this node to that peer, so that two idle nodes wake
+        each other once a beat; without beats they leave at once.
         """
         answers: list[list[Any]] = []
         for message in singles(kind, joined):
             self.receive(GroupId(message[0]), peer, message, answers)
+        if not answers:
+            return
+        self._answers.setdefault(peer, {}).update((answer[0], answer) for answer in answers)
+        now = self._clock.monotonic_ns() / 1e9
+        if now - self._beat_at.get(peer, -math.inf) > ANSWER_WAITS_S:
+            self._answer(peer)
+
+    def _answer(self, peer: NodeId) -> None:
+        """What is still true of what waits. A late answer is as good as one that was long under
+        way, unless the copy has lost since what it had then.
+        """
+        groups = self._groups
+        answers = [
+            answer
+            for group_id, answer in self._answers.pop(peer, {}).items()
+            if (group := groups.get(group_id)) is not None and group.has_still(*answer[1:])
+        ]
         if answers:
             self._links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
 
@@ -224,7 +248,9 @@ class DriveLoop:
                 group.fail(error)
         beats, self._beats = self._beats, {}
         for peer, joined in beats.items():
+            self._answer(peer)
             self._links.send(peer, [NODE_LEVEL, BEATS, joined])
+            self._beat_at[peer] = now
         must_sync = self._log.write()
         self._links.flush()
         if must_sync:

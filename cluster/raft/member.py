@@ -216,6 +216,14 @@ class Member(MemberState):
         else:
             joined.append([self.group, self.term, self.last_index])
 
+    def has_still(self, term: int, last: int) -> bool:
+        """What was acknowledged of this term, all of it on disk. In one term a log that was equal
+        to the leader's loses nothing, unless the copy begins anew.
+        """
+        journal = self.journal
+        equal = self.term == term and last == journal.last_index == journal.synced_index
+        return equal and not (self.leads or self.stopped or journal.votes_suspended)
+
     def due(self) -> float:
         """When it must be ticked next though nothing happens."""
         if self.applied_index < self.commit_index and self.poisoned is None:

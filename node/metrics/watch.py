@@ -1,4 +1,4 @@
-"""Drive loop iterations, commits, and how late the event loop is: counted ten times a second."""
+"""Drive loop iterations, commits, and how late the event loop is: counted five times a second."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cluster.turns import until_turn
 from node.metrics.ages import Ages
 from node.metrics.client_counters import Spread
 from node.metrics.queue_rows import QueueRows
@@ -69,8 +70,9 @@ class Watch:
         self._timer.cancel()
 
     def _set_timer(self) -> None:
-        self._due_s = self._loop.time() + TICK_S
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        delay_s = until_turn(self.clock, TICK_S)
+        self._due_s = self._loop.time() + delay_s
+        self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
         self.loop_lag_seconds.add(max(0.0, self._loop.time() - self._due_s))

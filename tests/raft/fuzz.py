@@ -70,6 +70,8 @@ FIRST_VOTERS = 3
 #: In so many seeds heartbeats are joined, on so many of the links as often as they come up.
 JOINED_SHARE = 0.33
 JOINED_LINKS = 0.8
+#: Of the answers to them, and in each later step of those that wait.
+ANSWERED_AT_ONCE = 0.5
 
 Entry = tuple[bytes, int]
 
@@ -242,6 +244,7 @@ class Node:
         fuzz = self.fuzz
         self.syncing = False
         self.after_sync: list[tuple[NodeId, Any]] = []
+        self.answers: list[tuple[NodeId, list[list[Any]]]] = []  # that wait
         self.up = True
         self.commit = 0
         self.had = None
@@ -297,7 +300,20 @@ class Node:
         self.fuzz._say(f"{self.name} {what}")
 
     def answer_joined(self, peer: NodeId, answers: list[list[Any]]) -> None:
-        self.links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
+        """At once, or in a later step, if that is still true."""
+        if self.fuzz.answering.random() < ANSWERED_AT_ONCE:
+            self.links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
+        else:
+            self.answers.append((peer, answers))
+
+    def _answer(self) -> None:
+        waited, self.answers = self.answers, []
+        for peer, answers in waited:
+            true = all(self.member.has_still(*answer[1:]) for answer in answers)
+            self.fuzz.known.counts["late answers"] += true
+            self.fuzz.known.counts["answers dropped"] += not true
+            if true:
+                self.links.send(peer, [NODE_LEVEL, BEATS_ANSWERED, answers])
 
     def step(self, sender: str | None = None, message: Any = None) -> None:
         """A round as `DriveLoop` has it: receive, tick, flush, write; then it syncs."""
@@ -313,6 +329,8 @@ class Node:
             member.apply()
         if member.leads:
             member.replication.flush(now)
+        if self.answers and self.fuzz.answering.random() < ANSWERED_AT_ONCE:
+            self._answer()
         beats, self.host.beats = self.host.beats, []
         for peer, beat in beats:
             self.links.send(peer, [NODE_LEVEL, BEATS, [beat]])
@@ -394,6 +412,7 @@ class Fuzz:
         self.founders = FIRST_VOTERS
         if self.loses_majority and other.random() < 0.5:
             count, self.founders = other.choice(((5, 5), (7, 7), (7, 5)))
+        self.answering = Random(f"answers/{seed}")
         self._links = links = _about_links(seed)
         self.joins = links.random() < JOINED_SHARE
         if self.joins and not self.loses_majority and links.random() < 0.5:

@@ -552,8 +552,93 @@ async def test_a_follower_that_lacks_something_gets_its_heartbeat_alone():
     await cluster.stop()
 
 
-async def test_a_joined_heartbeat_is_answered_at_once_and_never_later():
-    """Until later the log may get what was compared with no leader's: as good a term, and as long,
+async def test_what_two_idle_nodes_say_to_each_other_leaves_as_one():
+    """Each wakes the other once a beat: its answers are flushed with its own heartbeats."""
+    cluster = await _led_by_all(3)
+    order: list[tuple[str, str, str]] = []
+    _watched(cluster, lambda sender, peer, message: order.append((sender, peer, message[1])))
+    for name, node in cluster.nodes.items():
+
+        def watch(name=name, flush=node.links.flush):
+            order.append((name, "", "flushed"))
+            flush()
+
+        node.links.flush = watch
+    await asyncio.sleep(10)
+    for name in cluster.names:
+        own = [(peer, kind) for sender, peer, kind in order if sender == name]
+        said = "".join("." if kind == "flushed" else kind[5:6] or "b" for _, kind in own)
+        bursts = [burst for burst in said.split(".") if burst]
+        assert set(bursts[1:-1]) == {"_b_b"}, "answered, beats: to the one peer, then to the other"
+        assert 49 <= len(bursts) <= 51
+    await cluster.stop()
+
+
+async def _followed_by_a_leader_of_another() -> tuple[Cluster, NodeId, str]:
+    """Two idle groups, a leader, and a follower of it in group 1, which leads group 2."""
+    cluster = await Cluster(groups=2).start()
+    leader = (await cluster.elect(1)).node
+    name = next(n for n in cluster.names if n != leader)
+    if (other := await cluster.elect(2)).node != name:
+        assert other.transfer(NodeId(name))
+        await cluster.until(lambda: cluster.nodes[name].groups[2].ready)
+    await asyncio.sleep(2.1)
+    cluster.cut.add(frozenset((name, leader)))  # it hears only what follows
+    await asyncio.sleep(0.3)
+    return cluster, NodeId(leader), name
+
+
+async def test_an_answer_that_waits_goes_when_its_log_is_another_or_it_votes_no_more():
+    cluster, leader, name = await _followed_by_a_leader_of_another()
+    node = cluster.nodes[name]
+    group, member = node.groups[1], node.groups[1].member
+    beat = [1, group.term, group.last_index, member.last_term, group.commit_index]
+    sent: list[list] = []
+    _watched(cluster, lambda a, b, m: sent.append(m) if (a, b) == (name, leader) else None)
+
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    assert not sent, "it waits for the heartbeats of group 2"
+    await asyncio.sleep(0.25)
+    assert sent[0] == [-1, BEATS_ANSWERED, [[1, group.term, group.last_index]]]
+    assert sent[1][1] == BEATS
+
+    sent.clear()
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    member.journal.set_votes_suspended(True)
+    await asyncio.sleep(0.25)
+    assert {each[1] for each in sent} == {BEATS}
+    member.journal.set_votes_suspended(False)
+
+    sent.clear()
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    entry = [1, APPEND, *beat[1:], [[NO_OP, group.term]]]
+    node.drive_loop.receive(GroupId(1), leader, entry)
+    await asyncio.sleep(0.25)
+    assert {each[1] for each in sent} == {APPENDED, BEATS}
+    await cluster.stop()
+
+
+async def test_an_answer_that_waited_for_heartbeats_in_vain_leaves_with_the_next():
+    cluster, leader, name = await _followed_by_a_leader_of_another()
+    node = cluster.nodes[name]
+    group, member = node.groups[1], node.groups[1].member
+    beat = [1, group.term, group.last_index, member.last_term, group.commit_index]
+    answer = [-1, BEATS_ANSWERED, [[1, group.term, group.last_index]]]
+    sent: list[list] = []
+    _watched(cluster, lambda a, b, m: sent.append(m) if (a, b) == (name, leader) else None)
+    node.groups[2].member.step_down(None)
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    await asyncio.sleep(0.1)
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    assert answer not in sent, "the last beats are not long ago"
+    await asyncio.sleep(0.35)
+    node.drive_loop.receive_joined(leader, BEATS, [beat])
+    assert sent.count(answer) == 1
+    await cluster.stop()
+
+
+async def test_a_joined_heartbeat_is_answered_in_its_own_term_only():
+    """Later the log may have got what was compared with no leader's: as good a term, and as long,
     does not make it equal.
     """
     cluster = await Cluster(count=5).start()

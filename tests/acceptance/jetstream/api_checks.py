@@ -381,7 +381,7 @@ def n2_stream_info_state(js: Visit) -> None:
     assert state["bytes"] > 0
     assert "subjects" not in state
     assert "deleted" not in state
-    # As points in time, and perhaps the same: a fraction is written without its last zeros, in milliseconds by us.
+    # As points in time: a fraction is written without its last zeros. Ours are in milliseconds.
     assert datetime.fromisoformat(state["first_ts"]) <= datetime.fromisoformat(state["last_ts"])
     assert js.info(name, deleted_details=True)["state"]["deleted"] == [2]
 
