@@ -38,7 +38,7 @@ from node.protocols.nats.connection import (
 )
 from node.protocols.nats.interest import Subscription
 from node.protocols.nats.jetstream.api import LEVEL
-from node.protocols.nats.jetstream.machine import stream_of
+from node.protocols.nats.jetstream.reading import stream_of
 from node.protocols.nats.jetstream.times import NS_PER_S, text_of_ms
 from node.protocols.nats.reader import CONTROL_LINE_BYTES_MAX
 from node.protocols.nats.server import VERSION, NatsServer

@@ -51,10 +51,10 @@ from node.protocols.nats.jetstream.errors import (
 from node.protocols.nats.jetstream.forwarded import Forwarded
 from node.protocols.nats.jetstream.headers import block, status, with_fields
 from node.protocols.nats.jetstream.leading import Leading
-from node.protocols.nats.jetstream.machine import header_of, load
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import GROUP
 from node.protocols.nats.jetstream.pulls import ask_of
+from node.protocols.nats.jetstream.reading import header_of, load
 from node.protocols.nats.jetstream.requests import Call, call_of, subject_of, type_of
 from node.protocols.nats.jetstream.times import ms_of_text, text_of_ms
 from node.protocols.nats.subjects import Subjects

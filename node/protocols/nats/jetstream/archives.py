@@ -59,8 +59,8 @@ from node.protocols.nats.jetstream.archive import (
 )
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.headers import copied, status
-from node.protocols.nats.jetstream.machine import header_of, stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.reading import header_of, stream_of
 from node.protocols.nats.jetstream.requests import type_of
 from node.protocols.nats.reader import Publish
 from node.tasks import Tasks

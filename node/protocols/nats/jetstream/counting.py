@@ -28,8 +28,8 @@ from node.errors import Elsewhere
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError, known
-from node.protocols.nats.jetstream.machine import load
 from node.protocols.nats.jetstream.post import json_of
+from node.protocols.nats.jetstream.reading import load
 from node.tasks import Tasks
 
 KIND: Final = "jetstream_count"

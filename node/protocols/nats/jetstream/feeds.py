@@ -26,7 +26,10 @@ from cluster.machine.stream.stream import Stream
 from node.protocols.nats.jetstream.acks import reply_subject
 from node.protocols.nats.jetstream.bursts import bursts_of
 from node.protocols.nats.jetstream.headers import status
-from node.protocols.nats.jetstream.machine import (
+from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
+from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
+from node.protocols.nats.jetstream.reading import (
     Bodies,
     has_large,
     header_of,
@@ -34,9 +37,6 @@ from node.protocols.nats.jetstream.machine import (
     read,
     stream_of,
 )
-from node.protocols.nats.jetstream.post import Inbox, Post
-from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
-from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
 from node.protocols.nats.jetstream.times import NS_PER_S
 from node.protocols.nats.reader import Burst
 from node.tasks import Tasks
@@ -112,7 +112,7 @@ class Feed:
         info: QueueInfo,
         consumer: StreamConsumer,
         *,
-        in_doubt: bool = False,
+        in_doubt: bool,
     ) -> None:
         """`in_doubt`: it may be handed what one before it of this name has asked for."""
         self.info = info
@@ -129,7 +129,7 @@ class Feed:
         self._no_subject = b"_".join(info.name.encode().split()) or b"_"
         self.turn = asyncio.Lock()  # of those who take a consumer over
         self._fetchings: dict[bytes, Fetching] = {}  # by what stands for an inbox
-        self._fetching = False
+        self._asking = False
         self._recovered = False  # what was handed out before, and perhaps not sent, comes again
         self._in_doubt = in_doubt  # this one may have been handed what it was not told of
         self._marking: asyncio.TimerHandle | None = None
@@ -174,7 +174,7 @@ class Feed:
             self._say([Say(inbox, status(409, "Consumer is push based"))])
             return
         now_s = self._used_s = self._loop.time()
-        empty = self._recovered and not (self._fetching or self.consumer.may_fetch)
+        empty = self._recovered and not (self._asking or self.consumer.may_fetch)
         if self.pulls.add(inbox, ask, self.config, now_s, empty=empty):
             self.wake()
             self._set_timer()
@@ -183,13 +183,13 @@ class Feed:
     @property
     def waiting(self) -> int:
         """Requests of those who are still there."""
-        self._drop_gone(self._loop.time())
+        self._drop_gone()
         return len(self.pulls)
 
-    def _drop_gone(self, now_s: float) -> None:
+    def _drop_gone(self) -> None:
         gone = {each for each in self.pulls.inboxes() if not self._is_wanted(each)}
         if gone:
-            self.pulls.drop(gone, now_s)
+            self.pulls.drop(gone)
 
     def fetch(self, ask: Ask) -> Fetching:
         """As `pull`; what it gets goes to no inbox, and is what is there first."""
@@ -203,7 +203,7 @@ class Feed:
     @property
     def busy(self) -> bool:
         """The machine was asked, and what it said is not sent yet."""
-        return self._fetching
+        return self._asking
 
     def end_fetches(self, header: bytes) -> None:
         for fetching in self._fetchings.values():
@@ -211,7 +211,7 @@ class Feed:
 
     def _fetch_over(self, inbox: bytes) -> None:
         del self._fetchings[inbox]
-        self.pulls.drop((inbox,), self._loop.time())
+        self.pulls.drop((inbox,))
 
     def heard(self, subject: bytes) -> None:
         """What a client answered to a request for flow control."""
@@ -222,7 +222,7 @@ class Feed:
 
     def wake(self) -> None:
         """There may be something to do: it is done in the next turn."""
-        if not self._soon and not self._fetching and not self.over:
+        if not self._soon and not self._asking and not self.over:
             self._soon = True
             self._loop.call_soon(self._look)
 
@@ -241,14 +241,14 @@ class Feed:
             for timer in (self._timer, self._marking):
                 if timer is not None:
                     timer.cancel()
-            self.pulls.end_all(409, text, self._loop.time())
+            self.pulls.end_all(409, text)
             self._say(self.pulls.take_sayings())
 
     # --- asking the machine -----------------------------------------------------------------------
 
     def _look(self) -> None:
         self._soon = False
-        if self._fetching or self.over or self._loop.time() < self._turn_s:
+        if self._asking or self.over or self._loop.time() < self._turn_s:
             return
         if not self._recovered:
             self._recover()
@@ -265,7 +265,7 @@ class Feed:
 
     def _begin(self) -> None:
         """The machine is asked."""
-        self._fetching = True
+        self._asking = True
         self._sent = self.consumer.delivered, self.consumer.delivered_stream
 
     def _requests(self) -> list[tuple[int, int, int]]:
@@ -278,7 +278,7 @@ class Feed:
             rate = self.config.get("rate_limit_bps")
             slice_ = max(1, int(rate / 8 * RATE_SLICE_S)) if rate else BYTES_AT_ONCE
             return [(_PUSH, MESSAGES_AT_ONCE, min(slice_, BYTES_AT_ONCE))]
-        self._drop_gone(self._loop.time())
+        self._drop_gone()
         found: list[tuple[int, int, int]] = []
         turns = self._turns()
         if self._alone or self._replays:
@@ -339,11 +339,11 @@ class Feed:
 
     def _fetched(self, outcome: Outcome) -> None:
         if self.over:
-            self._fetching = False
+            self._asking = False
             return
         reply = outcome.reply
         if type(reply) is not Fetched:
-            self._fetching = False
+            self._asking = False
             if outcome.reply is None:  # no leader, or no room
                 self._in_doubt |= outcome.kind == "unknown"
                 self._recovered &= not self._in_doubt
@@ -384,11 +384,11 @@ class Feed:
                     self._deliver(found, too_large)
                 return
 
-    def _too_large(self, number: int, now_s: float) -> None:
+    def _too_large(self, number: int) -> None:
         """For what was asked; or only for what is asked at once."""
         each = self.pulls.find(number)
         if each is not None and each.limited and (self._alone or each.bytes_left <= BYTES_AT_ONCE):
-            self.pulls.too_large(number, now_s)
+            self.pulls.too_large(number)
 
     # --- delivering -------------------------------------------------------------------------------
 
@@ -423,9 +423,9 @@ class Feed:
                 slower |= self._home.post.deliver(inbox, bursts)
                 self.pulls.got(number, count, size, now_s)
         for number in too_large:
-            self._too_large(number, now_s)
+            self._too_large(number)
         self._say_sent(loaded, unsent)
-        self._fetching = bool(unsent)  # they are the next ones
+        self._asking = bool(unsent)  # they are the next ones
         self._say(self.pulls.take_sayings())
         rate = self.config.get("rate_limit_bps") or 0
         if slower:
@@ -453,14 +453,14 @@ class Feed:
         fetching says so by that.
         """
         self._marking = None
-        if self._fetching:
+        if self._asking:
             self._mark_later()
         elif self.consumer.perhaps_unsent:
             self._begin()
             self._propose(Fetch(self.info.queue, self.name, ()), self._marked)
 
     def _marked(self, outcome: Outcome) -> None:
-        self._fetching = False
+        self._asking = False
         if outcome.reply is None and not self.over:
             self._mark_later()
         self.wake()
@@ -494,7 +494,7 @@ class Feed:
 
     def _acknowledge(self, command: Acknowledge) -> None:
         if self.over:
-            self._fetching = False
+            self._asking = False
         else:
             self._propose(command, partial(self._acknowledged, command))
 
@@ -503,7 +503,7 @@ class Feed:
         if not decided(outcome):
             self._loop.call_later(AGAIN_S, self._acknowledge, command)
         elif command.unsent or command.again:
-            self._fetching = False
+            self._asking = False
             self.wake()
 
     def _recover(self) -> None:
@@ -523,7 +523,7 @@ class Feed:
     def _all_applied(self, outcome: Outcome) -> None:
         """So is what was handed out before."""
         if outcome.kind != "ok":
-            self._fetching = False
+            self._asking = False
             self._loop.call_later(AGAIN_S, self.wake)
             return
         settings = self.consumer.settings
@@ -545,7 +545,7 @@ class Feed:
         if again or unsent:
             self._acknowledge(Acknowledge(self.info.queue, self.name, [], again, unsent=unsent))
         else:
-            self._fetching = False
+            self._asking = False
             self.wake()
 
     def _wait_until(self, turn_s: float) -> None:
@@ -605,7 +605,7 @@ class Feed:
 
     def _nothing_left(self) -> None:
         if self.pulls:
-            self.pulls.nothing_left(self._loop.time())
+            self.pulls.nothing_left()
             self._say(self.pulls.take_sayings())
 
     def _say(self, sayings: Sequence[Say]) -> None:
@@ -636,7 +636,7 @@ class Feed:
     def _beat(self, deliver: Inbox) -> None:
         """What is handed out and yet to be sent would be taken for lost."""
         known, sent = self.consumer, self._sent
-        last, sequence = sent if self._fetching else (known.delivered, known.delivered_stream)
+        last, sequence = sent if self._asking else (known.delivered, known.delivered_stream)
         about: list[tuple[str, object]] = [
             ("Nats-Last-Consumer", last),
             ("Nats-Last-Stream", sequence),
@@ -704,7 +704,7 @@ class Feed:
                 self._beat_s = now_s
                 self._flow, self._unheard_bytes = None, 0
         elif len(self.pulls):
-            self._drop_gone(now_s)
+            self._drop_gone()
             if len(self.pulls):
                 self._used_s = now_s
         self._say(self.pulls.take_sayings())

@@ -40,8 +40,8 @@ from node.errors import BrokerError, Refused, reply_of
 from node.messages.nats_headers import is_block
 from node.protocols.nats.jetstream.errors import ApiError, known
 from node.protocols.nats.jetstream.headers import copied, with_fields, without
-from node.protocols.nats.jetstream.machine import header_of
 from node.protocols.nats.jetstream.origins import followed
+from node.protocols.nats.jetstream.reading import header_of
 from node.protocols.nats.jetstream.stream_config import is_restored
 from node.protocols.nats.jetstream.times import NS_PER_S, ms_of_text
 from node.tasks import Tasks

@@ -27,9 +27,9 @@ from node.protocols.nats.jetstream import consumer_config, stream_config
 from node.protocols.nats.jetstream.batching import Abandoned
 from node.protocols.nats.jetstream.feeds import Feed
 from node.protocols.nats.jetstream.following import Following
-from node.protocols.nats.jetstream.machine import stream_of
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
 from node.protocols.nats.jetstream.priorities import Pin, Pinned
+from node.protocols.nats.jetstream.reading import stream_of
 from node.protocols.nats.jetstream.republishing import Republishing
 from node.protocols.nats.jetstream.times import NS_PER_MS
 from node.tasks import Tasks

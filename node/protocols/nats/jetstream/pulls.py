@@ -112,7 +112,6 @@ class Pulls:
         self.sayings: list[Say] = []
         self.pinned: list[Pinned] = []
         self.pin: Pin | None = None
-        self.idle_since_s = 0.0  # since when nobody waits
         self._waiting: dict[int, Waiting] = {}
         self._numbers = 0
 
@@ -182,7 +181,7 @@ class Pulls:
                 found.append((each.number, count, each.bytes_left))
                 ahead += count
             elif each.no_wait and each.expires_s is None:
-                self._remove(each, now_s)
+                del self._waiting[each.number]
                 self.sayings.append(Say(each.inbox, status(404, "No Messages")))
         return found
 
@@ -197,7 +196,7 @@ class Pulls:
                 self.pinned.append(Pinned(wish.group, self.pin.id))
                 each.wish = wish._replace(id=self.pin.id)
             elif wish.id and (self.pin is None or wish.id != self.pin.id):
-                self._end(each, 423, "Nats-Wrong-Pin-Id", now_s)
+                self._end(each, 423, "Nats-Wrong-Pin-Id")
         return [
             each
             for each in self._waiting.values()
@@ -238,23 +237,23 @@ class Pulls:
         if each.heartbeat_s:
             each.beat_s = now_s + each.heartbeat_s
         if each.left <= 0:
-            self._remove(each, now_s)
+            del self._waiting[each.number]
             if each.limited and each.bytes_left:
                 self._say(each, 409, "Batch Completed")
         elif each.limited and not each.bytes_left:
-            self._end(each, 409, "Batch Completed", now_s)
+            self._end(each, 409, "Batch Completed")
 
-    def too_large(self, number: int, now_s: float) -> None:
+    def too_large(self, number: int) -> None:
         """The next message does not fit."""
         each = self._waiting.get(number)
         if each is not None:
-            self._end(each, 409, "Message Size Exceeds MaxBytes", now_s)
+            self._end(each, 409, "Message Size Exceeds MaxBytes")
 
-    def nothing_left(self, now_s: float) -> None:
+    def nothing_left(self) -> None:
         """The consumer has been asked for all of these, and has no more now."""
         for each in list(self._waiting.values()):
             if each.no_wait and (each.got or each.expires_s is None):
-                self._remove(each, now_s)
+                del self._waiting[each.number]
                 self.sayings.append(Say(each.inbox, status(404, "No Messages")))
 
     def look(self, now_s: float) -> None:
@@ -263,7 +262,7 @@ class Pulls:
             self.unpin(self.pin.group, "timeout")
         for each in list(self._waiting.values()):
             if each.expires_s is not None and each.expires_s <= now_s:
-                self._end(each, 408, "Request Timeout", now_s)
+                self._end(each, 408, "Request Timeout")
             elif each.beat_s is not None and each.beat_s <= now_s:
                 each.beat_s = now_s + each.heartbeat_s
                 self.sayings.append(Say(each.inbox, status(100, "Idle Heartbeat")))
@@ -281,34 +280,29 @@ class Pulls:
                 due = min(due, each.beat_s)
         return due
 
-    def drop(self, inboxes: Iterable[bytes], now_s: float) -> None:
+    def drop(self, inboxes: Iterable[bytes]) -> None:
         """Nobody is there any more."""
         gone = set(inboxes)
         for each in list(self._waiting.values()):
             if each.inbox in gone:
-                self._remove(each, now_s)
+                del self._waiting[each.number]
 
-    def end_all(self, code: int, text: str, now_s: float) -> None:
+    def end_all(self, code: int, text: str) -> None:
         for each in list(self._waiting.values()):
-            self._remove(each, now_s)
+            del self._waiting[each.number]
             self.sayings.append(Say(each.inbox, status(code, text)))
 
     def take_sayings(self) -> Sequence[Say]:
         found, self.sayings = self.sayings, []
         return found
 
-    def _end(self, each: Waiting, code: int, text: str, now_s: float) -> None:
-        self._remove(each, now_s)
+    def _end(self, each: Waiting, code: int, text: str) -> None:
+        del self._waiting[each.number]
         self._say(each, code, text)
 
     def _say(self, each: Waiting, code: int, text: str) -> None:
         left = (("Nats-Pending-Messages", each.left), ("Nats-Pending-Bytes", each.bytes_left))
         self.sayings.append(Say(each.inbox, status(code, text, left)))
-
-    def _remove(self, each: Waiting, now_s: float) -> None:
-        del self._waiting[each.number]
-        if not self._waiting:
-            self.idle_since_s = now_s
 
 
 def _refusal(ask: Ask, config: Mapping[str, Any], waiting: int) -> str | None:

@@ -13,8 +13,8 @@ from cluster.groups.group_like import GroupLike
 from cluster.machine.effects import StreamStored
 from cluster.types import LargeBody, QueueId
 from node.protocols.nats.jetstream.headers import block, with_fields
-from node.protocols.nats.jetstream.machine import Bodies, header_of, load, read
 from node.protocols.nats.jetstream.post import Inbox, Post
+from node.protocols.nats.jetstream.reading import Bodies, header_of, load, read
 from node.protocols.nats.jetstream.times import text_of_ms
 from node.tasks import Tasks
 

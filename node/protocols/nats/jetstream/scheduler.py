@@ -19,7 +19,7 @@ from node.broker.stream_reads import led_stream
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.headers import fields_of
-from node.protocols.nats.jetstream.machine import header_of, load
+from node.protocols.nats.jetstream.reading import header_of, load
 from node.protocols.nats.jetstream.schedules import made, schedule_of
 from node.tasks import Tasks
 

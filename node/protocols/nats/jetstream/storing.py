@@ -78,17 +78,17 @@ class _Batch:
     __slots__ = (
         "attrs",
         "bodies",
+        "in_flight",
         "increments",
         "info",
         "metas",
-        "publisher",
         "replies",
         "size_bytes",
     )
 
-    def __init__(self, info: QueueInfo, publisher: InFlight | None) -> None:
+    def __init__(self, info: QueueInfo, in_flight: InFlight) -> None:
         self.info = info
-        self.publisher = publisher
+        self.in_flight = in_flight
         self.bodies: list[bytes] = []
         self.metas: list[bytes | None] = []
         self.attrs: list[dict[int, Any]] = []
@@ -121,43 +121,43 @@ class Storing:
         self._ingress = ingress
         self._post = post
         self._tasks = tasks
-        self._batches: dict[tuple[Any, InFlight | None], _Batch] = {}
+        self._batches: dict[tuple[Any, InFlight], _Batch] = {}
         self._atomic = Batches()
         self._timer: asyncio.TimerHandle | None = None
         #: Told of atomic batches that were given up.
         self.on_abandoned: Callable[[Abandoned], None] | None = None
 
-    def take(self, info: QueueInfo, message: Publish, publisher: InFlight | None) -> None:
-        """What is taken leaves with `flush`. `publisher`: what its connection has under way."""
+    def take(self, info: QueueInfo, message: Publish, in_flight: InFlight) -> None:
+        """What is taken leaves with `flush`. `in_flight`: what its connection has under way."""
         if message.reply.endswith(FAST_BATCH):
             self._refuse(info, message.reply, known(10205))
             return
         subject, reply, header_bytes, size, payloads = message
         count = len(payloads)
-        batch = self._batch(info, publisher, [reply] * count)
+        batch = self._batch(info, in_flight, [reply] * count)
         if batch is None:
             return
         if header_bytes:
             for payload in payloads:
-                self._add_with_header(self._batches[info.queue, publisher], message, payload)
+                self._add_with_header(self._batches[info.queue, in_flight], message, payload)
             return
         batch.bodies += [payload[:-2] for payload in payloads]
         batch.replies += [reply] * count
         batch.add_plain(subject, count, size)
 
-    def take_each(self, info: QueueInfo, messages: Requests, publisher: InFlight | None) -> None:
+    def take_each(self, info: QueueInfo, messages: Requests, in_flight: InFlight) -> None:
         """The same."""
-        batch = self._batch(info, publisher, messages.replies)
+        batch = self._batch(info, in_flight, messages.replies)
         if batch is not None:
             batch.bodies += messages.payloads
             batch.replies += messages.replies
             batch.add_plain(messages.subject, len(messages.payloads), messages.size)
 
     def _batch(
-        self, info: QueueInfo, publisher: InFlight | None, replies: Sequence[bytes]
+        self, info: QueueInfo, in_flight: InFlight, replies: Sequence[bytes]
     ) -> _Batch | None:
         """None: nothing can be stored, and whoever wants an answer is told."""
-        batch = self._batches.get((info.queue, publisher))
+        batch = self._batches.get((info.queue, in_flight))
         if batch is None:
             refusal = self._refusal(info)
             if refusal is not None:
@@ -166,7 +166,7 @@ class Storing:
                 return None
             if not self._batches:
                 asyncio.get_running_loop().call_soon(self.flush)
-            batch = self._batches[info.queue, publisher] = _Batch(info, publisher)
+            batch = self._batches[info.queue, in_flight] = _Batch(info, in_flight)
         return batch
 
     def _add_with_header(self, batch: _Batch, message: Publish, payload: bytes) -> None:
@@ -232,20 +232,18 @@ class Storing:
     def _commit(self, batch: _Batch, part: Part, members: list[Member], reply: bytes) -> None:
         """Behind what came before it."""
         self._publish(batch)
-        info, publisher = batch.info, batch.publisher
-        self._batches[info.queue, publisher] = _Batch(info, publisher)
+        info, in_flight = batch.info, batch.in_flight
+        self._batches[info.queue, in_flight] = _Batch(info, in_flight)
         columns = columns_of(members)
         size_bytes = columns.size_bytes
-        if publisher is not None:
-            publisher.add(size_bytes)
+        in_flight.add(size_bytes)
         if (info.stream or {}).get("allow_msg_counter"):
             work = self._count_whole(batch, part.id, members, size_bytes, reply)
             self._tasks.start(work, name="jetstream_counted")
             return
 
         def stored(what: Stored | None) -> None:
-            if publisher is not None:
-                publisher.done(size_bytes)
+            in_flight.done(size_bytes)
             if what is not None and reply and not (info.stream or {}).get("no_ack"):
                 body = _answered_whole(json_of(info.name), part.id, len(members), what)
                 self._post.send(Inbox(info.vhost, reply), body)
@@ -295,8 +293,7 @@ class Storing:
         first, firm = batch.metas[0], batch.attrs[0]
         same_meta = first is None and not any(batch.metas)
         same_attrs = all(each is firm or each == firm for each in batch.attrs)
-        if batch.publisher is not None:
-            batch.publisher.add(batch.size_bytes)
+        batch.in_flight.add(batch.size_bytes)
         self._publisher.publish(
             batch.info,
             batch.bodies,
@@ -308,8 +305,7 @@ class Storing:
         )
 
     def _stored(self, batch: _Batch, stored: Stored | None) -> None:
-        if batch.publisher is not None:
-            batch.publisher.done(batch.size_bytes)
+        batch.in_flight.done(batch.size_bytes)
         if stored is None or not any(batch.replies):
             return  # deleted meanwhile: nothing was stored, and nobody is told that it was
         stream = batch.info.stream or {}
@@ -347,14 +343,13 @@ class Storing:
         self, batch: _Batch, members: list[Member], size_bytes: int, *, atomic: bool = False
     ) -> list[Counted] | None:
         """None: nobody is told."""
-        info, publisher = batch.info, batch.publisher
-        if publisher is not None and not atomic:
-            publisher.add(size_bytes)
+        info, in_flight = batch.info, batch.in_flight
+        if not atomic:  # else they were counted
+            in_flight.add(size_bytes)
         try:
             counted = await self._counting.add(info, members, atomic=atomic)
         finally:
-            if publisher is not None:
-                publisher.done(size_bytes)
+            in_flight.done(size_bytes)
         return None if (info.stream or {}).get("no_ack") else counted
 
     def _refuse(self, info: QueueInfo, reply: bytes, error: ApiError) -> None:

@@ -67,7 +67,7 @@ def test_one_that_does_not_wait_is_over_when_the_consumer_has_no_more():
     pulls.add(b"b", Ask(5, no_wait=True, expires_ns=NS), {}, 0.0, empty=True)
     pulls.got(1, 3, 10, 0.0)
 
-    pulls.nothing_left(0.0)
+    pulls.nothing_left()
 
     assert said(pulls) == [(b"a", b"NATS/1.0 404 No Messages")]
     assert turns(pulls) == [(2, 5, 0)]  # that one may still get something in its time
@@ -108,7 +108,7 @@ def test_of_bytes_there_is_a_limit_too():
 
     pulls.got(1, 1, 120, 0.0)
     pulls.got(2, 5, 50, 0.0)
-    pulls.too_large(3, 0.0)
+    pulls.too_large(3)
 
     assert said(pulls) == [
         (b"a", ended(b"409 Batch Completed", 4, 0)),
@@ -149,9 +149,9 @@ def test_all_who_wait_are_told_when_the_consumer_goes():
     pulls = Pulls()
     pulls.add(b"a", Ask(5), {}, 0.0, empty=True)
     pulls.add(b"b", Ask(5), {}, 0.0, empty=True)
-    pulls.drop([b"b"], 0.0)
+    pulls.drop([b"b"])
 
-    pulls.end_all(409, "Leadership Change", 0.0)
+    pulls.end_all(409, "Leadership Change")
 
     assert said(pulls) == [(b"a", b"NATS/1.0 409 Leadership Change")]
 
