@@ -127,7 +127,7 @@ class Channel:
 
     def _carry_out(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
         self._busy = True
-        self._task = self.services.tasks.start(self._finish(event, work), name="amqp_method")
+        self._task = self.services.tasks.start(self._run(event, work), name="amqp_method")
         # A channel that closes at once cancels it before its first step.
         self._task.add_done_callback(lambda _: work.close())
 
@@ -144,7 +144,7 @@ class Channel:
         finally:
             work.close()
 
-    async def _finish(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, event: ChannelEvent, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except Exception as error:  # noqa: BLE001 -- told to the client, whatever it is
