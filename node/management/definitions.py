@@ -133,25 +133,21 @@ def _of_vhosts(call: Call, vhosts: Sequence[str]) -> dict[str, list[Json]]:
             if not info.exclusive
         ],
         "exchanges": [
-            {
-                "name": info.name,
-                "vhost": info.vhost,
-                "type": info.type,
-                "durable": info.durable,
-                "auto_delete": info.auto_delete,
-                "internal": info.internal,
-                "arguments": dict(info.arguments),
-            }
+            _without("user_who_performed_action", shapes.exchange(info))
             for vhost in vhosts
             for info in catalog.exchanges(vhost)
             if info.name and not info.name.startswith("amq.")
         ],
         "bindings": [
-            {key: value for key, value in shapes.binding(info).items() if key != "properties_key"}
+            _without("properties_key", shapes.binding(info))
             for vhost in vhosts
             for info in catalog.bindings(vhost)
         ],
     }
+
+
+def _without(name: str, row: Json) -> Json:
+    return {key: value for key, value in row.items() if key != name}
 
 
 # --- import ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from node.links.federation.connecting import Federated
 from node.links.federation.downstream import Downstream, properties_of
 from node.links.federation.source import UpstreamQueue
 from node.links.link import Link
-from node.links.moving import Item
+from node.links.moving import Item, move
 from node.routing.federation import may_forward
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,17 @@ class Arriving:
         self._source = source
         self._upstream = upstream
         self._uri = uri
+
+    async def run(self, beside: Coroutine[Any, Any, None]) -> None:
+        """All that comes from upstream is published here, and `beside` is done meanwhile."""
+        upstream = self._federated.upstream
+        self._link.running(uri=self._uri)
+        moving = move(
+            self._link, self._source, self, upstream.ack_mode, under_way_max=upstream.under_way_max
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(beside)
+            group.create_task(moving)
 
     def publish(self, item: Item) -> Coroutine[Any, Any, None]:
         return self._publish(item.tag, item.message)

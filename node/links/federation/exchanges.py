@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from node.links.amqp import LinkChannel, LinkConnection
@@ -13,7 +12,6 @@ from node.links.federation.downstream import Downstream
 from node.links.federation.internal_exchanges import InternalExchanges
 from node.links.federation.source import UpstreamQueue
 from node.links.link import Link
-from node.links.moving import move
 
 _NAMESAKE: Final = (
     "the upstream is this virtual host itself, or one of another cluster with the same name"
@@ -57,21 +55,10 @@ class ExchangeLink:
                 settles_at_once=upstream.ack_mode == "no-ack",
             )
             await source.start()
-            link.running(uri=connection.place)
             arriving = Arriving(
                 link, self._federated, self._downstream, source, up, connection.place
             )
-            async with asyncio.TaskGroup() as group:
-                group.create_task(internal.follow())
-                group.create_task(
-                    move(
-                        link,
-                        source,
-                        arriving,
-                        upstream.ack_mode,
-                        under_way_max=upstream.under_way_max,
-                    )
-                )
+            await arriving.run(internal.follow())
 
     # --- what is upstream -------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from node.links.federation.connecting import Connecting, Federated, as_longs, pa
 from node.links.federation.downstream import Downstream
 from node.links.federation.source import UpstreamQueue
 from node.links.link import Link
-from node.links.moving import move
 
 #: How often a link looks whether consumers here have nothing to do.
 DEMAND_S: Final = 0.05
@@ -53,21 +52,10 @@ class QueueLink:
                 priority=PRIORITY,
                 settles_at_once=upstream.ack_mode == "no-ack",
             )
-            link.running(uri=connection.place)
             arriving = Arriving(
                 link, self._federated, self._downstream, source, up, connection.place
             )
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow(source))
-                group.create_task(
-                    move(
-                        link,
-                        source,
-                        arriving,
-                        upstream.ack_mode,
-                        under_way_max=upstream.under_way_max,
-                    )
-                )
+            await arriving.run(self._follow(source))
 
     async def _declare(self, connection: LinkConnection, name: str) -> None:
         """As it is here, unless there is one."""
