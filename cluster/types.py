@@ -60,7 +60,7 @@ class _Maker(Protocol):
     def __call__(self, kind: type[T], fields: tuple[Any, ...], /) -> T: ...
 
 
-#: `made(Range, (1, 2))` is `Range(1, 2)` at half the price, for what is made with every command.
+#: `made(Hold, (1, 2))` is `Hold(1, 2)` at half the price, for what is made with every command.
 #: Nobody checks that the fields are all there.
 made: Final = cast("_Maker", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
 
@@ -84,13 +84,6 @@ class Stamp:
     def key(self) -> int:
         """An identity no other command has: registrations are named by it."""
         return (self.index << ORDINAL_BITS) | self.ordinal
-
-
-class Range(NamedTuple):
-    """Positions from `first` to `last`, both included."""
-
-    first: int
-    last: int
 
 
 class BodyRef(NamedTuple):

@@ -21,8 +21,6 @@ from typing import Any, Final
 from chaos.checker.verdict import Checker, Verdict, judge
 from chaos.history import Op
 
-#: The code of an answer: another sequence than was expected was the last of the subject.
-WRONG_LAST: Final = 10071
 DONE: Final = ("+ACK", "+TERM")
 #: Clocks of nodes do not run alike, and a new leader's begins where those of most are.
 EARLY_S_MAX: Final = 1.0

@@ -27,7 +27,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NewType, TypeVar, cast
+from typing import Any, Literal, NewType, cast
 
 from cluster.codec.cbor import pack, unpack
 from cluster.codec.errors import CodecError
@@ -57,7 +57,6 @@ from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS
 from cluster.machine.versions import ERAS_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, value
 
-T = TypeVar("T")
 Convert = Callable[[Any], Any]
 Kinds = frozenset[type] | None
 

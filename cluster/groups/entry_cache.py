@@ -46,8 +46,7 @@ def _decoded(data: bytes) -> Entry:
 class EntryCache:
     """The most recently used ones, up to a number of bytes."""
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._bytes = 0
         self._entries: dict[int, CachedEntry] = {}  # in order of use
 
@@ -72,7 +71,7 @@ class EntryCache:
         self._entries[index] = cached
         self._bytes += size
         while len(self._entries) > 1 and (
-            self._bytes > self._bytes_max or len(self._entries) > CACHE_ENTRIES_MAX
+            self._bytes > CACHE_BYTES_MAX or len(self._entries) > CACHE_ENTRIES_MAX
         ):
             oldest = next(iter(self._entries))
             self._bytes -= self._entries.pop(oldest).size

@@ -182,8 +182,8 @@ def segment_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def checksum(data: bytes, seed: int = 0) -> int:
-    return extend(seed, data)
+def checksum(data: bytes) -> int:
+    return extend(0, data)
 
 
 def chain(previous: bytes, term: int, data: bytes) -> bytes:

@@ -36,9 +36,9 @@ class Encoder:
         return fmt.encode_record(self._salt, kind, group, index, term, *times, payload)
 
 
-def scan(path: str, *, disk: Disk | None = None) -> Iterator[Record]:
+def scan(path: str) -> Iterator[Record]:
     """Its records, one after the other. LogCorrupt: what is wrong, and where."""
-    file = (disk or READ_ONLY).open(path)
+    file = READ_ONLY.open(path)
     try:
         size = file.size()
         header = _header(file.read(0, 4096), path)

@@ -1,5 +1,5 @@
 """The write-ahead log of a node: records appended to the active segment, one vectored write and one
-sync a round.
+sync in an iteration of the drive loop.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import structlog
-
 from cluster.catalog.cluster_parts import ClusterParts
 from cluster.groups.group import Group
 from cluster.log.errors import LogError
@@ -29,8 +27,6 @@ GIVEN_UP = "given-up"  # [[group, era], ...]: the receiver was declared lost the
 EMPTY = "empty"  # [group, ...]: the sender's folder holds nothing of before the recovery of these
 #: Between two reads of the catalog.
 READ_AGAIN_S = 0.5
-
-log = structlog.stdlib.get_logger(__name__)
 
 
 class GivenUp(LogError):

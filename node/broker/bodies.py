@@ -17,8 +17,6 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-import structlog
-
 from cluster.cluster_node import ClusterNode
 from cluster.codec.entries import LARGE_SINCE
 from cluster.groups.group_like import GroupLike
@@ -31,8 +29,6 @@ from cluster.types import Body, GroupId, LargeBody, NodeId
 from node.dispatch.outgoing import MessageBatch
 from node.errors import BrokerError
 from node.peer_rpc import PeerRpc
-
-log = structlog.get_logger(__name__)
 
 #: A larger body is published in parts: whole, it would hold up what others do in its group.
 PARTED_OVER_BYTES = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from cluster.machine.arguments import SPAN_MS_MAX
@@ -22,7 +22,6 @@ RECONNECT_S = 5.0
 AMQP_SCHEMES = ("amqp", "amqps")
 ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 
-T = TypeVar("T", str, int, float)
 _MISSING: Any = object()
 
 

@@ -18,7 +18,6 @@ from node.protocols.basic_auth import is_loopback
 from tests.node.nodes import Client, Nodes, until
 from tests.node.test_http import ORDERS, Http
 
-OTHER = "/v1/queues/%2F/other"
 PUBLISH, SUBSCRIBE, GET, DECLARE, DELETE, PURGE, PAUSE, INFO = 10, 20, 40, 50, 51, 52, 53, 54
 #: A request comes from elsewhere when a proxy says so.
 FROM_AFAR = {"X-Forwarded-For": "192.0.2.1"}

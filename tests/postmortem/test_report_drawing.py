@@ -59,7 +59,6 @@ from chaos.postmortem.report.write import write_facts
 
 S = 1_000_000_000
 BEGIN_NS = 1_794_970_800_000_000_000  # 2026-11-18 03:00:00 UTC
-SVG = "{http://www.w3.org/2000/svg}"
 EVIL = "<script>alert('1')</script>\"&\u202etxt.exe\x1b[31m[bold red]"
 
 

@@ -22,7 +22,6 @@ from cluster.types import GroupId, NodeId
 from tests.testkit.clocks import FakeClock
 
 GROUP = GroupId(7)
-NO_OP = b"\x01"
 OPTIONS = RaftOptions(election_min_ms=1000, election_max_ms=2000, heartbeat_ms=200)
 
 

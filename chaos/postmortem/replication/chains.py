@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its usual name
 
 from chaos.postmortem.engine import in_order
 from chaos.postmortem.replication import entry_outcomes as fold
-from chaos.postmortem.replication.logorder import LogOrder, log_order
+from chaos.postmortem.replication.logorder import log_order
 from chaos.postmortem.schemas import arrow_schema
 from chaos.postmortem.tables import Tables
 from cluster.log import format as fmt
@@ -32,9 +32,9 @@ _LINKS_DDL: Final = (
 _LINKS: Final = arrow_schema(_LINKS_DDL)
 
 
-def broken_chains(tables: Tables, order: LogOrder | None = None) -> DataFrame:
+def broken_chains(tables: Tables) -> DataFrame:
     """Rows of the table `corruption`: a record that is sound, but not what belongs there."""
-    order = order or log_order(tables)
+    order = log_order(tables)
     kinds = F.when(F.col("kind") == "entry", fold.ENTRY).when(
         F.col("kind") == "live-entry", fold.LIVE
     )

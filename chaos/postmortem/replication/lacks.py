@@ -48,9 +48,9 @@ def missing_entries(tables: Tables) -> DataFrame:
     )
 
 
-def missing_segments(tables: Tables, order: LogOrder | None = None) -> DataFrame:
+def missing_segments(tables: Tables) -> DataFrame:
     """Rows of the table `corruption`: numbers that an archive has no file for."""
-    order = order or log_order(tables)
+    order = log_order(tables)
     found = [each for each in order.segments if each.first_missing and not each.dropped]
     clusters = order.frame.select("file", "cluster")
     rows = [

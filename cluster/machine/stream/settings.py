@@ -21,8 +21,6 @@ DEDUP_WINDOW_MS: Final = 120_000
 ACK_WAIT_MS: Final = 30_000
 ACK_PENDING_MAX: Final = 1_000
 FIRST_SEQ_MAX: Final = 1 << 60
-#: An ephemeral consumer that nobody uses goes after so long.
-INACTIVE_MS: Final = 5_000
 
 Retention = Literal["limits", "interest", "workqueue"]
 AckPolicy = Literal["none", "all", "explicit"]
@@ -106,7 +104,6 @@ class StreamSettings:
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     name: str
-    durable: bool
     deliver_policy: DeliverPolicy = "all"
     start_seq: int = 0
     start_ms: int = 0
@@ -117,8 +114,6 @@ class ConsumerSettings:
     filters: tuple[bytes, ...] = ()  # empty: all subjects
     ack_pending_max: int | None = ACK_PENDING_MAX
     pause_until_ms: int = 0
-    deliver_subject: str | None = None  # push
-    inactive_ms: int | None = None  # None: it stays
     sampled: bool = False  # of its acknowledgements, a share is told
 
 
@@ -193,17 +188,13 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
     """`start_ms` and `pause_until_ms` come as `opt_start_ms` and `pause_until_ms`, in ms since the
     epoch: who proposes reads the dates.
     """
-    durable = bool(config.get("durable_name"))
     backoff = config.get("backoff")
     waits = cast("list[Any]", backoff) if isinstance(backoff, list) else []
     backoff_ms = tuple(_ms(each) or 0 for each in waits if type(each) is int)
-    deliver_to = config.get("deliver_subject")
     filters = _subjects(config.get("filter_subjects")) or _subjects([config.get("filter_subject")])
-    inactive_ms = _ms(config.get("inactive_threshold"))
     pending_max = config.get("max_ack_pending")
     return ConsumerSettings(
         name=str(config.get("name") or config.get("durable_name") or ""),
-        durable=durable,
         deliver_policy=cast(DeliverPolicy, _one_of(DELIVER_POLICIES, config.get("deliver_policy"))),
         start_seq=_limit(config.get("opt_start_seq")) or 0,
         start_ms=_limit(config.get("opt_start_ms")) or 0,
@@ -218,8 +209,6 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
             else _limit(pending_max) or ACK_PENDING_MAX
         ),
         pause_until_ms=_limit(config.get("pause_until_ms")) or 0,
-        deliver_subject=deliver_to if deliver_to and isinstance(deliver_to, str) else None,
-        inactive_ms=inactive_ms if inactive_ms or durable else INACTIVE_MS,
         sampled=bool(config.get("sample_freq")),
     )
 

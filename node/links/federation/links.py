@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import quote
 
-import structlog
 from aiormq.exceptions import AMQPError
 
 from cluster.cluster_node import ClusterNode
@@ -34,8 +33,6 @@ from node.links.federation.upstreams import UPSTREAM, UPSTREAM_SET, Upstream, up
 from node.links.link import Link, LinkKey, LinkSpec
 from node.links.ownership import anchor_of
 from node.tasks import Tasks
-
-log = structlog.get_logger(__name__)
 
 KIND: Final = "federation"
 #: What a link that is not wanted any more left upstream is removed within this, or stays.

@@ -30,7 +30,6 @@ class UpstreamQueue:
         settles_at_once: bool = False,
     ) -> None:
         self.consuming = False
-        self._connection = connection
         self._channel = channel
         self._queue = queue
         self._tag = tag
