@@ -16,7 +16,7 @@ from node.links import shovels
 from node.links.federation import exchanges, queues
 from node.links.link import Link
 from node.links.moving import AckMode, Destination, Item, Source
-from node.links.shovel_amqp import AmqpGiver, AmqpTaker
+from node.links.shovel_amqp import AmqpConsumer, AmqpPublisher
 from node.links.supervisor import LinkSupervisor
 
 #: Of the messages of a shovel.
@@ -49,7 +49,7 @@ def _settle_first(honest: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _another_identity(honest: Callable[..., None]) -> Callable[..., None]:
-    def init(self: AmqpTaker, *about: Any) -> None:
+    def init(self: AmqpConsumer, *about: Any) -> None:
         honest(self, *about)
         self._origin = secrets.token_hex(8)
 
@@ -57,7 +57,7 @@ def _another_identity(honest: Callable[..., None]) -> Callable[..., None]:
 
 
 def _settle_later(honest: Callable[..., Any]) -> Callable[..., Any]:
-    async def settle(self: AmqpTaker, tag: Any) -> None:
+    async def settle(self: AmqpConsumer, tag: Any) -> None:
         await asyncio.sleep(BETWEEN_S)
         await honest(self, tag)
 
@@ -67,7 +67,7 @@ def _settle_later(honest: Callable[..., Any]) -> Callable[..., Any]:
 def _some_late(honest: Callable[..., Any]) -> Callable[..., Any]:
     dice = random.Random()
 
-    async def publish(self: AmqpGiver, item: Item) -> None:
+    async def publish(self: AmqpPublisher, item: Item) -> None:
         if dice.random() < LATE_SHARE:
             await asyncio.sleep(LATE_S)
         await honest(self, item)
@@ -96,8 +96,8 @@ ANOTHER_IDENTITY = Build(
     "another-identity",
     "A shovel that connects again gives a message that comes again another id.",
     (
-        Change(AmqpTaker, "__init__", _another_identity),
-        Change(AmqpTaker, "settle", _settle_later),
+        Change(AmqpConsumer, "__init__", _another_identity),
+        Change(AmqpConsumer, "settle", _settle_later),
     ),
 )
 LEFT_ALONE = Build(
@@ -108,5 +108,5 @@ LEFT_ALONE = Build(
 OUT_OF_TURN = Build(
     "out-of-turn",
     "A shovel sends some messages after those that came behind them.",
-    (Change(AmqpGiver, "publish", _some_late),),
+    (Change(AmqpPublisher, "publish", _some_late),),
 )

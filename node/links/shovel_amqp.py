@@ -55,7 +55,7 @@ class Running:
 # --- the source -----------------------------------------------------------------------------------
 
 
-class AmqpTaker:
+class AmqpConsumer:
     """Implements `Source`."""
 
     def __init__(self, running: Running, connection: LinkConnection) -> None:
@@ -171,7 +171,7 @@ async def ensure_queue(
 # --- the destination ------------------------------------------------------------------------------
 
 
-class AmqpGiver:
+class AmqpPublisher:
     """Implements `Destination`."""
 
     def __init__(self, running: Running, connection: LinkConnection, to: AmqpDestination) -> None:

@@ -65,7 +65,7 @@ async def open_nats(
                 await client.close()
 
 
-class NatsTaker:
+class NatsConsumer:
     """Implements `Source`."""
 
     queue = ""
@@ -142,7 +142,7 @@ class NatsTaker:
                 return
 
 
-class NatsGiver:
+class NatsPublisher:
     """Implements `Destination`. A message with an identity has it as its `Nats-Msg-Id`, by which
     the stream stores it once.
     """

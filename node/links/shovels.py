@@ -31,13 +31,13 @@ from node.links.shovel import (
     Shovel,
     parse,
 )
-from node.links.shovel_amqp import AmqpGiver, AmqpTaker, Running
-from node.links.shovel_nats import CONNECT_ERRORS, NatsGiver, NatsTaker, open_nats
+from node.links.shovel_amqp import AmqpConsumer, AmqpPublisher, Running
+from node.links.shovel_nats import CONNECT_ERRORS, NatsConsumer, NatsPublisher, open_nats
 
 log = structlog.get_logger(__name__)
 
-Taker = AmqpTaker | NatsTaker
-Giver = AmqpGiver | NatsGiver
+Consumer = AmqpConsumer | NatsConsumer
+Publisher = AmqpPublisher | NatsPublisher
 
 
 class Shovels:
@@ -82,9 +82,9 @@ class Shovels:
             id=entry[ID],
             cluster_name=self._cluster_name(),
         )
-        async with _open(running) as (taker, giver):
-            link.running(src_uri=taker.uri, dest_uri=giver.uri)
-            await move(link, taker, giver, shovel.ack_mode, under_way_max=shovel.prefetch)
+        async with _open(running) as (consumer, publisher):
+            link.running(src_uri=consumer.uri, dest_uri=publisher.uri)
+            await move(link, consumer, publisher, shovel.ack_mode, under_way_max=shovel.prefetch)
         await self._delete(key, entry)
 
     async def _delete(self, key: LinkKey, entry: Mapping[str, Any]) -> None:
@@ -94,40 +94,40 @@ class Shovels:
 
 
 @asynccontextmanager
-async def _open(running: Running) -> AsyncGenerator[tuple[Taker, Giver]]:
+async def _open(running: Running) -> AsyncGenerator[tuple[Consumer, Publisher]]:
     """Both ends, connected: the destination first, so that what is taken has where to go."""
     shovel = running.shovel
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as open_ends:
-        giver: Giver
-        taker: Taker
+        publisher: Publisher
+        consumer: Consumer
         to, source = shovel.destination, shovel.source
         if isinstance(to, NatsDestination):
             lost: asyncio.Future[Any] = loop.create_future()
             opened = open_nats(to.uris, name=running.shown_name, lost=lost)
             with _told_of("destination", to.uris):
-                giver = NatsGiver(*await open_ends.enter_async_context(opened), to, shovel)
+                publisher = NatsPublisher(*await open_ends.enter_async_context(opened), to, shovel)
         else:
             with _told_of("destination", to.uris):
                 connection = await running.connect(to.uris)
             open_ends.push_async_callback(connection.close)
-            giver, lost = AmqpGiver(running, connection, to), connection.lost
+            publisher, lost = AmqpPublisher(running, connection, to), connection.lost
         if isinstance(source, NatsSource):
             own: asyncio.Future[Any] = loop.create_future()
             opened = open_nats(source.uris, name=running.shown_name, lost=own)
             with _told_of("source", source.uris):
-                taker = NatsTaker(*await open_ends.enter_async_context(opened), running.id)
-            taker.ends_with(own, "the connection to the source was closed")
+                consumer = NatsConsumer(*await open_ends.enter_async_context(opened), running.id)
+            consumer.ends_with(own, "the connection to the source was closed")
         else:
             with _told_of("source", source.uris):
                 connection = await running.connect(source.uris)
             open_ends.push_async_callback(connection.close)
-            taker = AmqpTaker(running, connection)
-        if isinstance(giver, AmqpGiver):
-            await giver.begin(_passport(running, taker.uri, giver.uri))
-        taker.ends_with(lost, "the connection to the destination was closed")
-        await taker.begin(cast(Any, source), shovel)
-        yield taker, giver
+            consumer = AmqpConsumer(running, connection)
+        if isinstance(publisher, AmqpPublisher):
+            await publisher.begin(_passport(running, consumer.uri, publisher.uri))
+        consumer.ends_with(lost, "the connection to the destination was closed")
+        await consumer.begin(cast(Any, source), shovel)
+        yield consumer, publisher
 
 
 @contextmanager
