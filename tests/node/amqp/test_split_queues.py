@@ -389,26 +389,34 @@ async def test_join_waits_for_what_consumers_hold(nodes: Nodes):
         assert await joined(api) == []
 
 
+async def published_before_a_join(
+    nodes: Nodes, stack: AsyncExitStack, count: int
+) -> list[AbstractChannel]:
+    """Channels, each in a transaction with a message to a shard that goes and to another queue."""
+    api = api_of(nodes.one)
+    channels = [
+        await stack.enter_async_context(channel_at(nodes.nodes["n2"], publisher_confirms=False))
+        for _ in range(count)
+    ]
+    await declared(channels[0])
+    arguments = {"x-queue-group": "default-1"}
+    every = await channels[0].declare_queue("every", durable=True, arguments=arguments)
+    await every.bind("in", "#")
+    await split(api)
+    for number, channel in enumerate(channels):
+        await channel.transaction().select()
+        await publish(channel, number)
+    assert await joined(api) == NAMES
+    return channels
+
+
 async def test_a_transaction_from_before_a_join_is_refused_whole(nodes: Nodes):
     """What it has published was routed to a shard, and that is gone when it is committed. Another
     queue that takes part is in the group that decides.
     """
     api = api_of(nodes.one)
     async with AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(channel_at(nodes.nodes["n2"], publisher_confirms=False))
-            for _ in range(10)
-        ]
-        await declared(channels[0])
-        every = await channels[0].declare_queue(
-            "every", durable=True, arguments={"x-queue-group": "default-1"}
-        )
-        await every.bind("in", "#")
-        await split(api)
-        for number, channel in enumerate(channels):
-            await channel.transaction().select()
-            await publish(channel, number)
-        assert await joined(api) == NAMES
+        channels = await published_before_a_join(nodes, stack, 10)
         for name in NAMES:
             await until(lambda: is_removed(api, name))  # noqa: B023 -- awaited here
         assert await joined(api) == []
@@ -429,20 +437,7 @@ async def test_a_transaction_is_refused_whole_when_a_shard_goes_while_it_is_comm
     """From its group already, and not from the catalog yet."""
     api, cluster = api_of(nodes.one), nodes.one.cluster
     async with AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(channel_at(nodes.nodes["n2"], publisher_confirms=False))
-            for _ in range(6)
-        ]
-        await declared(channels[0])
-        every = await channels[0].declare_queue(
-            "every", durable=True, arguments={"x-queue-group": "default-1"}
-        )
-        await every.bind("in", "#")
-        await split(api)
-        for number, channel in enumerate(channels):
-            await channel.transaction().select()
-            await publish(channel, number)
-        assert await joined(api) == NAMES
+        channels = await published_before_a_join(nodes, stack, 6)
         shards = [cluster.catalog_machine.queue("/", name) for name in NAMES]
         for info in shards:
             deleted = await cluster.retries.ask(
