@@ -68,33 +68,33 @@ CONSUMER_FIELDS_SINCE: Final = {"priority_groups": 5}
 class StreamSettings:
     """None: no limit."""
 
-    subjects: tuple[bytes, ...] = ()
-    retention: Retention = "limits"
-    messages_max: int | None = None
-    bytes_max: int | None = None
-    age_max_ms: int | None = None
-    subject_messages_max: int | None = None
-    message_bytes_max: int | None = None
-    consumers_max: int | None = None
-    discard_new: bool = False
-    discard_new_per_subject: bool = False
-    dedup_window_ms: int = DEDUP_WINDOW_MS  # 0: ids mean nothing
-    first_seq: int = 1
-    sealed: bool = False
-    deny_delete: bool = False
-    deny_purge: bool = False
-    rollup: bool = False  # messages may ask for it
-    message_ttl: bool = False  # messages may have one
-    marker_ttl_ms: int | None = None  # of the markers for subjects whose last message expired
-    atomic: bool = False  # it takes batches of which all is stored, or nothing
-    counter: bool = False  # it takes nothing but sums
-    schedules: bool = False  # messages may be schedules
-    transform: Transform | None = None  # of the subjects under which messages are stored
-    republished: Transform | None = None  # to which subjects what is stored is published again
+    subjects: tuple[bytes, ...]
+    retention: Retention
+    messages_max: int | None
+    bytes_max: int | None
+    age_max_ms: int | None
+    subject_messages_max: int | None
+    message_bytes_max: int | None
+    consumers_max: int | None
+    discard_new: bool
+    discard_new_per_subject: bool
+    dedup_window_ms: int  # 0: ids mean nothing
+    first_seq: int
+    sealed: bool
+    deny_delete: bool
+    deny_purge: bool
+    rollup: bool  # messages may ask for it
+    message_ttl: bool  # messages may have one
+    marker_ttl_ms: int | None  # of the markers for subjects whose last message expired
+    atomic: bool  # it takes batches of which all is stored, or nothing
+    counter: bool  # it takes nothing but sums
+    schedules: bool  # messages may be schedules
+    transform: Transform | None  # of the subjects under which messages are stored
+    republished: Transform | None  # to which subjects what is stored is published again
     #: Other streams that it follows, by `origin_key`. A mirror takes from nobody else, under the
     #: sequences and with the times of the other one.
-    mirror: str | None = None
-    sources: tuple[str, ...] = ()
+    mirror: str | None
+    sources: tuple[str, ...]
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -104,17 +104,17 @@ class StreamSettings:
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     name: str
-    deliver_policy: DeliverPolicy = "all"
-    start_seq: int = 0
-    start_ms: int = 0
-    ack_policy: AckPolicy = "explicit"
-    ack_wait_ms: int = ACK_WAIT_MS
-    deliveries_max: int | None = None
-    backoff_ms: tuple[int, ...] = ()
-    filters: tuple[bytes, ...] = ()  # empty: all subjects
-    ack_pending_max: int | None = ACK_PENDING_MAX
-    pause_until_ms: int = 0
-    sampled: bool = False  # of its acknowledgements, a share is told
+    deliver_policy: DeliverPolicy
+    start_seq: int
+    start_ms: int
+    ack_policy: AckPolicy
+    ack_wait_ms: int
+    deliveries_max: int | None
+    backoff_ms: tuple[int, ...]
+    filters: tuple[bytes, ...]  # empty: all subjects
+    ack_pending_max: int | None
+    pause_until_ms: int
+    sampled: bool  # of its acknowledgements, a share is told
 
 
 @lru_cache(maxsize=4096)
