@@ -212,7 +212,7 @@ async def test_a_cache_that_is_too_small_holds_nobody_up(
     make_cold: MakeCold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than the cache holds is streamed to many consumers on one connection."""
-    monkeypatch.setattr(entry_cache.EntryCache.__init__, "__defaults__", (4_000,))
+    monkeypatch.setattr(entry_cache, "CACHE_BYTES_MAX", 4_000)
     bodies = [bytes([65 + n]) * 3_000 for n in range(20)]
     cold = await make_cold([[body] for body in bodies])
     for number in range(20):
