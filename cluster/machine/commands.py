@@ -513,7 +513,8 @@ class Acknowledge:
     queue: QueueId
     name: str
     done: Ranges  # of stream sequences
-    # (sequence, delay in ms): again after that; below 0: as the consumer's settings say
+    # (sequence, delay in ms): again after that; below 0: as the consumer's settings say; 0: at
+    # once, and nobody is told, since no client said so
     again: Sequence[tuple[int, int]] = ()
     working: Sequence[int] = ()  # their time starts anew
     never: Sequence[int] = ()  # not delivered any more

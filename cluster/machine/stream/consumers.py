@@ -156,6 +156,11 @@ class StreamConsumer:
             return []
         found = [(start, end) for start, end, _ in self.held.pieces(first, last)]
         found += [(start, end) for start, end, _ in self.picked.pieces(first, last)]
+        if self.settings.ack_policy == "none":
+            rows = self.perhaps_unsent
+            found += [
+                (max(first, a), min(last, b)) for a, b, *_ in rows if a <= last and first <= b
+            ]
         if last >= self.cursor:
             found.append((max(first, self.cursor), last))
         return sorted(found)
@@ -366,9 +371,9 @@ class StreamConsumer:
     def take_back(
         self, retained: Retained, unsent: Sequence[tuple[int, int, int, int]], holds: bool
     ) -> None:
-        """See `Acknowledge.unsent`. They come before all others, in their order. If that is all
-        that was handed out last to who does not acknowledge, its numbers come again, too: by them
-        an ordered consumer sees that it has had a message already.
+        """See `Acknowledge.unsent`. They come before all others, in their order. If nothing was
+        handed out behind them to who does not acknowledge, their numbers come again, too: by them
+        an ordered consumer misses none, and sees that it has had a message already.
         """
         unsent = [(row[0], row[1], row[2], row[3]) for row in unsent]
         in_doubt, self.perhaps_unsent = self.perhaps_unsent, []
@@ -376,10 +381,12 @@ class StreamConsumer:
         for first, last, number, count in reversed(unsent):
             if not 0 < first <= last < self.cursor or count < 1:
                 continue
-            if not holds and 0 < number <= self.delivered - (last - first):
+            known = (first, last, number, count) in in_doubt
+            is_held = holds and not (known and self.settings.ack_policy == "none")
+            if not is_held and 0 < number <= self.delivered - (last - first):
                 ahead = number - first - (count > 1)  # the first one was lower
                 self._hold_unsent(retained, first, last, Held(ahead, count, NEVER_DUE))
-            elif (first, last, number, count) in in_doubt:  # it may be too late for it by now
+            elif known:  # it may be too late for it by now
                 for start, end, _ in self.exhausted.cut(first, last):
                     self.held.put(start, end, Held(number - first, count, NEVER_DUE))
                     self._lower_floor(start, number - first)
@@ -389,9 +396,19 @@ class StreamConsumer:
                         self._wait_no_more([(start, end)])
                     self.held.assign(start, end, held._replace(deliveries=count - 1, due_ms=0))
                     self.again.extendleft(range(end, start - 1, -1))
-        if in_doubt and not holds and unsent == in_doubt:
+        if self.settings.ack_policy == "none" and self._were_last(unsent):
             self.delivered = unsent[0][2] - 1
             self.floor = min(self.floor, self.delivered)
+
+    def _were_last(self, unsent: Sequence[tuple[int, int, int, int]]) -> bool:
+        """Nothing that was sent has a number of these, or a higher one."""
+        number = self.delivered + 1
+        for first, last, begin, _ in reversed(unsent):
+            number -= last - first + 1
+            if begin != number:
+                return False
+        sent = (held.ahead + last for _, last, held in self.held if held.deliveries)
+        return bool(unsent) and all(each < number for each in sent)
 
     def _hold_unsent(self, retained: Retained, first: int, last: int, held: Held) -> None:
         """As if they had been held, whoever does not acknowledge."""

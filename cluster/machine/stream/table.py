@@ -232,8 +232,12 @@ class ConsumerTable:
         given = consumer.fetch(
             self._retained, command.requests, context.now_ms, command.overhead, holds=holds
         )
+        before = consumer.perhaps_unsent if consumer.settings.ack_policy == "none" else ()
         if context.version >= SENT_SINCE:
             consumer.note_handed(given, holds=holds)
+        if self.settings.retention != "limits":  # it was of limits then: else they were held
+            for first, last, _, _ in before:
+                self._are_done(first, last)
         self._wake(consumer)
         if (recorder := self._identity.recorder) is not None:
             for each in given:
@@ -279,7 +283,8 @@ class ConsumerTable:
         for sequence, delay_ms in command.again:
             held = consumer.give_back(sequence, delay_ms, now_ms)
             if held is not None:
-                self._advise(context, "nak", consumer, sequence, held)
+                if delay_ms or context.version < SENT_SINCE:
+                    self._advise(context, "nak", consumer, sequence, held)
                 if delay_ms <= 0:
                     self._again(context, consumer, sequence, sequence, held)
         for sequence in command.working:

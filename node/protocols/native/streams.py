@@ -251,8 +251,7 @@ def _acknowledge(info: QueueInfo, frame: CursorSettle, cursor: str) -> Acknowled
         case requests.Settle():
             return Acknowledge(info.queue, cursor, frame.ranges)
         case requests.Return():
-            delay = NO_DELAY if frame.failed else 0
-            delay = delay if frame.delay_ms is None else frame.delay_ms
+            delay = frame.delay_ms or (NO_DELAY if frame.failed else 0)
             back = [(each, delay) for each in _each(frame.ranges)]
             return Acknowledge(info.queue, cursor, [], back)
         case requests.Discard():

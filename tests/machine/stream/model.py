@@ -371,6 +371,8 @@ class Model:
         subject = self.messages[sequence].subject
         for each in self.consumers.values():
             waits = sequence >= each.cursor or sequence in each.picked or sequence in each.held
+            if each.settings.ack_policy == "none":
+                waits |= any(at == sequence for at, _, _ in each.perhaps_unsent)
             if each.means(subject) and waits:
                 return
         self.remove(sequence)
@@ -441,24 +443,30 @@ class Model:
         consumer = self.consumers[name]
         most = consumer.settings.deliveries_max
         none = consumer.settings.ack_policy == "none"
+        before = consumer.perhaps_unsent
         consumer.perhaps_unsent = [
             row
             for row in rows
             if not self.holds(consumer) or not (none or most is None or row[2] < most)
         ]
+        for at, _, _ in before if none else ():
+            if at in self.messages:
+                self.acknowledged(at)
 
     def unsent(
         self,
         name: str,
         rows: list[tuple[int, int, int]],
         in_doubt: set[tuple[int, int, int]],
-        all_of_it: bool,
     ) -> None:
         """(sequence, consumer's number, deliveries) each. `in_doubt`: those of them that are told
-        as they were handed out last; `all_of_it`: nothing else was.
+        as they were handed out last.
         """
         consumer = self.consumers[name]
         consumer.perhaps_unsent = []
+        none = consumer.settings.ack_policy == "none"
+        begin = rows[0][1]
+        is_tail = [number for _, number, _ in rows] == [*range(begin, consumer.delivered + 1)]
         for at, number, count in reversed(rows) if self.holds(consumer) else ():
             if (at, number, count) in in_doubt and at in consumer.exhausted:
                 consumer.exhausted.remove(at)
@@ -470,7 +478,8 @@ class Model:
                 continue
             known = at in consumer.held or at in consumer.picked or at in consumer.exhausted
             given = 0 < number <= consumer.delivered and at in self.messages
-            if given and not known and not self.holds(consumer):
+            doubted = none and (at, number, count) in in_doubt
+            if given and not known and (doubted or not self.holds(consumer)):
                 own = number - (count > 1)
                 consumer.held[at] = Delivery(own, count, 1)
                 consumer.floor = min(consumer.floor, own - 1)
@@ -481,8 +490,9 @@ class Model:
                     consumer.again.remove(at)
                 held.count, held.due_ms = count - 1, 0
                 consumer.again.insert(0, at)
-        if all_of_it and not self.holds(consumer):
-            consumer.delivered = rows[0][1] - 1
+        sent = [each.number for each in consumer.held.values() if each.count]
+        if none and is_tail and max(sent, default=0) < begin:
+            consumer.delivered = begin - 1
             consumer.floor = min(consumer.floor, consumer.delivered)
 
     def acknowledged(self, sequence: int) -> None:

@@ -313,6 +313,17 @@ def test_what_is_given_back_comes_again_at_once_or_later():
     assert s.advisories == []
 
 
+def test_nobody_is_told_of_what_only_the_leader_takes_back():
+    s = Streams()
+    s.stored("a")
+    s.consumer()
+    for again in ((1, 0), (1, -1)):
+        assert s.fetch() == [1]
+        s.ack(again=[again])
+        told = [("nak", 1, 2)] if again[1] else []
+        assert s.advisories == told
+
+
 def test_waits_may_grow():
     s = Streams()
     s.stored("a")
@@ -453,6 +464,8 @@ def test_what_was_sent_to_nobody_comes_next_as_if_it_was_never_handed_out(
     assert (info.pending, info.floor_stream, info.redelivered) == (3, floor, 0)
     chunks = [chunk for _, found, _ in s.fetched(3).batches for chunk in found]
     assert [(each.first, each.delivery_count) for each in chunks] == [(2, 1), (3, 1), (4, 1)]
+    first = 2 if policy == "none" else 4
+    assert [each.consumer_first for each in chunks] == [first, first + 1, first + 2]
     s.ack(1, 2, 3, 4)
     info = s.of().info()
     assert (info.pending, info.ack_pending, info.floor_stream) == (0, 0, 4)
@@ -593,6 +606,25 @@ def test_what_was_on_its_way_then_and_comes_again_is_taken_back_like_other_messa
     chunks = [chunk for _, found, _ in s.fetched().batches for chunk in found]
     assert [(each.first, each.consumer_first) for each in chunks] == [(1, 2), (2, 3)]
     assert s.of().info().floor_consumer == 3
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_stream_that_becomes_one_of_interest_keeps_what_is_on_its_way(sent: bool):
+    s = Streams()
+    s.consumer(ack_policy="none")
+    s.stored("a", "a", "a")
+    s.fetch(1)
+    s.fetch(1)
+    s.configure(retention="interest")
+    assert s.held() == {2: "a", 3: "a"}
+
+    if not sent:  # as far as the next leader knows
+        s.ack(unsent=s.of().perhaps_unsent)
+        chunks = [chunk for _, found, _ in s.fetched(1).batches for chunk in found]
+        assert [(each.first, each.consumer_first) for each in chunks] == [(2, 2)]
+        s.ack(2)
+    s.apply(Fetch(STREAM, "c", ()))
+    assert s.held() == {3: "a"}
 
 
 def test_before_version_5_it_had_it_when_it_was_handed_out():

@@ -265,17 +265,19 @@ class Both:
         name = self.name()
         handed = self.handed.get(name, [])[-8:]
         some = self.random.sample(handed, self.random.randint(1, len(handed))) if handed else []
+        if self.random.random() < 0.3:
+            some = handed[-self.random.randint(1, 8) :]
         rows = [(at, at, number, count) for at, number, count in some]
         consumer = self.streams.stream.consumers.get(name)
         known = [] if consumer is None else consumer.perhaps_unsent
         if known and self.random.random() < 0.5:
             rows, some = known, singly(known)
-        in_doubt, all_of_it = {*singly(each for each in rows if each in known)}, rows == known
+        in_doubt = {*singly(each for each in rows if each in known)}
         reply = self.streams.apply(Acknowledge(STREAM, name, (), unsent=rows))
         if name in self.model.consumers:
             assert reply == Ok(0)
             if rows:
-                self.model.unsent(name, some, in_doubt, all_of_it)
+                self.model.unsent(name, some, in_doubt)
         else:
             assert isinstance(reply, Refused)
 

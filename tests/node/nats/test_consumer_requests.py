@@ -103,3 +103,12 @@ async def test_who_resets_it_to_what_was_acknowledged_passes_over_what_is_being(
     await client.publish(second.reply, b"+ACK")
     (found,) = await both(client, ("CONSUMER.RESET.S.c", {}))
     assert found["reset_seq"] == 3
+
+
+@pytest.mark.parametrize("verb", ["DELETE", "PAUSE", "RESET"])
+async def test_what_is_being_deleted_is_not_found(client: Client, verb: str):
+    """As what has been is not: clients go by the number."""
+    subjects = [f"$JS.API.CONSUMER.{each}.S.c" for each in ("DELETE", verb)]
+    asked = [client.request(each, b"", timeout=WAIT_S) for each in subjects]
+    _, found = [json.loads(each.data) for each in await asyncio.gather(*asked)]
+    assert (found["error"]["code"], found["error"]["err_code"]) == (404, 10014)

@@ -32,6 +32,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import INEQUIVALENT, LIMIT_REACHED, NO_QUEUE, Ok
 from cluster.machine.stream.consumers import StreamConsumer
+from cluster.machine.stream.errors import CONSUMER_MISSING
 from cluster.machine.stream.retained import Found
 from cluster.machine.stream.settings import overlap
 from cluster.machine.stream.stream import Stream
@@ -702,7 +703,9 @@ class Api:
             return outcome.reply
         if outcome.in_doubt and type(command) is DropConsumer:
             return Ok(1)  # an earlier try did it
-        raise _error_of(outcome)
+        error = _error_of(outcome)
+        is_gone = error.number == CONSUMER_MISSING and not served.call.verb.endswith("CREATE")
+        raise known(10014) if is_gone else error  # while it was asked for
 
     async def _step_down(self, served: Served) -> Json:
         if served.call.consumer and served.call.consumer not in served.stream.consumers:
