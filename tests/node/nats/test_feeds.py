@@ -366,9 +366,7 @@ class TestWhoAskedHasLeft:
         await client.jetstream().publish("s", b"1")
         await pull(client, inbox, 1, WAIT_S)
         assert await bodies_of(subscription, 1) == [b"1"]
-        nats: Any = running.node.nats
-        (led,) = nats.jetstream.leading._led.values()
-        feed = led.feeds["c"]
+        feed = feed_of(running)
         async with asyncio.timeout(WAIT_S):
             while feed.consumer.perhaps_unsent:
                 await asyncio.sleep(0.01)
@@ -377,3 +375,40 @@ class TestWhoAskedHasLeft:
         await client.jetstream().publish("s", b"2")
         await pull(client, inbox, 1, WAIT_S)
         assert await bodies_of(subscription, 1) == [b"2"]
+
+
+def feed_of(running: Running) -> Feed:
+    nats: Any = running.node.nats
+    (led,) = nats.jetstream.leading._led.values()
+    return led.feeds["c"]
+
+
+class TestWhoIsInactive:
+    async def test_a_request_that_expires_is_use_until_then(self, client: Client, running: Running):
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await make(client, "limits", inactive_threshold=WAIT_S * SECOND_NS)
+        await pull(client, inbox, 1, 0.1)
+        await client.flush()
+        asked_s = feed_of(running)._used_s
+        await ended(subscription, "408")
+
+        assert feed_of(running)._used_s >= asked_s + 0.1
+
+    async def test_whoever_holds_a_message_is_at_work_as_long_as_it_may_be(
+        self, client: Client, running: Running, monkeypatch: pytest.MonkeyPatch
+    ):
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        await make(client, "limits", ack_policy="explicit", inactive_threshold=WAIT_S * SECOND_NS)
+        await client.jetstream().publish("s", b"1")
+        await pull(client, inbox, 1, WAIT_S)
+        message = await subscription.next_msg(WAIT_S)
+        feed = feed_of(running)
+        later_s = feed._loop.time() + WAIT_S + 1
+        later_ms = running.node.cluster.now_ms() + int(1000 * (WAIT_S + 1))
+        monkeypatch.setattr(feed._home, "now_ms", lambda: later_ms)
+
+        assert not feed._is_unused(later_s), "its 30 s to acknowledge are not over"
+        await client.request(message.reply, b"+ACK", timeout=WAIT_S)
+        assert feed._is_unused(later_s + WAIT_S)

@@ -316,7 +316,8 @@ class Feed:
     def _turns(self) -> list[tuple[int, int, int]]:
         known = self.consumer
         unsent = known.unsent_count
-        supply = Supply(known.pending + unsent, known.held.count - unsent)
+        ready = min(len(known.again) + min(known.pending, known.room), MESSAGES_AT_ONCE)
+        supply = Supply(known.pending + unsent, known.held.count - unsent, ready)
         now_s, now_ms = self._loop.time(), self._home.now_ms()
         turns = self.pulls.take_turns(self.config, supply, now_s, now_ms)
         if policy_of(self.config) != "none":
@@ -689,6 +690,10 @@ class Feed:
     def _time(self) -> None:
         self._timer = None
         now_s = self._loop.time()
+        if len(self.pulls):
+            self._drop_gone()
+            if len(self.pulls):  # also of one that is over now
+                self._used_s = now_s
         self.pulls.look(now_s)
         if self.pulls.pinned or self._overflows:
             self._tell_pinned()
@@ -703,10 +708,6 @@ class Feed:
             else:
                 self._beat_s = now_s
                 self._flow, self._unheard_bytes = None, 0
-        elif len(self.pulls):
-            self._drop_gone()
-            if len(self.pulls):
-                self._used_s = now_s
         self._say(self.pulls.take_sayings())
         if self._is_unused(now_s):
             self._drop()
@@ -718,7 +719,8 @@ class Feed:
         if not inactive_s or self._used_s + inactive_s > now_s:
             return False
         known = self.consumer.info()  # acknowledgements do not come by here
-        last_ms = max(known.last_ack_ms, known.last_delivered_ms)
+        due_ms = max((held.due_ms for _, _, held in self.consumer.held), default=0)
+        last_ms = max(known.last_ack_ms, known.last_delivered_ms, due_ms)  # clients may be at work
         unused_s = (self._home.now_ms() - last_ms) / 1000
         if last_ms and unused_s < inactive_s:
             self._used_s = now_s - max(0.0, unused_s)

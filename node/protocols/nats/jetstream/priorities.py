@@ -42,6 +42,7 @@ class Supply(NamedTuple):
 
     pending: int = 0
     ack_pending: int = 0
+    ready: int = 1 << 30  # that may be handed out now
 
 
 class Pinned(NamedTuple):

@@ -1,7 +1,8 @@
 """Pull requests that wait at a consumer's leader: who gets what, and when a wait is over. Pure.
 
-Time is the loop's, in seconds. Requests are served in the order in which they came. Nothing of this
-is replicated: after a change of leader clients ask again.
+Time is the loop's, in seconds. Requests share what there is, and the one that got something last
+comes last: workers of one consumer are busy alike. Nothing of this is replicated: after a change of
+leader clients ask again.
 """
 
 from __future__ import annotations
@@ -171,12 +172,14 @@ class Pulls:
         if policy == "pinned_client":
             waiting = self._of_pinned(waiting, config, now_s, now_ms)
         elif policy == "prioritized":
-            waiting.sort(key=lambda each: each.wish.priority)
+            first = min((each.wish.priority for each in waiting), default=0)
+            waiting = [each for each in waiting if each.wish.priority == first]
         found: list[tuple[int, int, int]] = []
         ahead = 0
+        share = max(1, -(-supply.ready // len(waiting))) if len(waiting) > 1 else BATCH_MAX
         for each in waiting:
             most = priorities.room(each.wish, supply, ahead) if policy == "overflow" else None
-            count = each.left if most is None else min(each.left, most)
+            count = min(each.left, share) if most is None else min(each.left, share, most)
             if count:
                 found.append((each.number, count, each.bytes_left))
                 ahead += count
@@ -242,6 +245,8 @@ class Pulls:
                 self._say(each, 409, "Batch Completed")
         elif each.limited and not each.bytes_left:
             self._end(each, 409, "Batch Completed")
+        else:
+            self._waiting[number] = self._waiting.pop(number)
 
     def too_large(self, number: int) -> None:
         """The next message does not fit."""

@@ -53,6 +53,17 @@ def test_the_oldest_request_comes_first_and_is_over_when_it_has_all():
     assert said(pulls) == []
 
 
+def test_requests_share_what_there_is_and_take_turns():
+    """Workers of one consumer: no one has all while others have nothing to do."""
+    pulls = Pulls()
+    for inbox in (b"a", b"b", b"c"):
+        pulls.add(inbox, Ask(500), {}, 0.0, empty=False)
+    assert turns(pulls, Supply(100, 0, 4)) == [(1, 2, 0), (2, 2, 0), (3, 2, 0)]
+
+    pulls.got(1, 2, 10, 0.0)
+    assert turns(pulls, Supply(100, 0, 1)) == [(2, 1, 0), (3, 1, 0), (1, 1, 0)]
+
+
 def test_one_that_does_not_wait_is_told_that_there_is_nothing():
     pulls = Pulls()
 
@@ -188,7 +199,9 @@ def test_lower_priorities_go_first():
     for inbox, priority in ((b"a", 5), (b"b", 0), (b"c", 5)):
         wish(pulls, config, inbox, priority=priority)
 
-    assert [number for number, *_ in turns(pulls, **config)] == [2, 1, 3]
+    assert [number for number, *_ in turns(pulls, **config)] == [2]
+    pulls.got(2, 5, 1, 0.0)
+    assert [number for number, *_ in turns(pulls, **config)] == [1, 3]
 
 
 def test_a_request_may_wait_until_enough_is_pending():
