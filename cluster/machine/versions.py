@@ -20,7 +20,8 @@ new machine version on.
 |         |         | mirrors and sources, counters, schedules, resets, reasons; |
 |         |         | what nobody acknowledges is held until it was sent, |
 |         |         | what was sent to nobody is taken back, and known if it perhaps was; |
-|         |         | changes of consumers leave the rest of their settings; |
+|         |         | changes of consumers leave the rest of their settings, |
+|         |         | and hold for what was delivered; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |
@@ -56,6 +57,9 @@ ERAS_SINCE: Final = 5
 
 #: From when on who does not acknowledge holds messages of interest until they are sent.
 SENT_SINCE: Final = 5
+
+#: From when on what a consumer of a stream was delivered follows a change of its settings.
+FOLLOWS_SINCE: Final = 5
 
 #: From when on a queue knows as of which moment of the catalog it has its settings.
 AS_OF_SINCE: Final = 5

@@ -1230,7 +1230,7 @@ STREAMS = (
     Mutant(
         "what was handed out is due again at once",
         _STREAM + "consumers.py",
-        "        return now_ms + max(1, min(wait_ms or self.settings.ack_wait_ms, TIME_MS_MAX))\n",
+        "        return now_ms + _wait_ms(self.settings, deliveries)\n",
         "        return now_ms + 1\n",
         (STREAM,),
         build="handed-to-two",

@@ -135,6 +135,23 @@ class StreamConsumer:
         self.config = {name: config[name] for name in config if name not in AS_CREATED} | kept
         self.settings = consumer_settings(self.config)
 
+    def follow(self, before: ConsumerSettings) -> None:
+        """Also what was delivered by other settings is due as these say; all of it, where it is
+        delivered to another subject.
+        """
+        settings, held = self.settings, list(self.held)
+        for first, last, each in held:
+            if each.due_ms:
+                later_ms = _wait_ms(settings, each.deliveries) - _wait_ms(before, each.deliveries)
+                due_ms = max(1, each.due_ms + later_ms)
+                self.held.assign(first, last, each._replace(due_ms=due_ms))
+        self._plan_anew()
+        if settings.deliver_subject != before.deliver_subject and settings.ack_policy != "none":
+            most = settings.deliveries_max
+            for first, last, each in held:
+                if each.due_ms and (most is None or each.deliveries < most):
+                    self.wait_again(first, last, each)
+
     # --- what it may have -------------------------------------------------------------------------
 
     @property
@@ -272,9 +289,7 @@ class StreamConsumer:
         return [size + overhead + len(name_of(id_at(first + at))) for at, size in enumerate(sizes)]
 
     def _due_ms(self, deliveries: int, now_ms: int) -> int:
-        backoff = self.settings.backoff_ms
-        wait_ms = backoff[min(deliveries, len(backoff)) - 1] if backoff else 0
-        return now_ms + max(1, min(wait_ms or self.settings.ack_wait_ms, TIME_MS_MAX))
+        return now_ms + _wait_ms(self.settings, deliveries)
 
     def _hold(self, first: int, last: int, held: Held, *, fresh: bool = False) -> None:
         if fresh:
@@ -679,6 +694,12 @@ class _Request:
 
 
 NO_FILTER: Final = Filter(())
+
+
+def _wait_ms(settings: ConsumerSettings, deliveries: int) -> int:
+    backoff = settings.backoff_ms
+    wait_ms = backoff[min(deliveries, len(backoff)) - 1] if backoff else 0
+    return max(1, min(wait_ms or settings.ack_wait_ms, TIME_MS_MAX))
 
 
 def without(piece: tuple[int, int], first: int, last: int) -> list[tuple[int, int]]:

@@ -44,7 +44,7 @@ from cluster.machine.stream.settings import (
 )
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
-from cluster.machine.versions import SENT_SINCE
+from cluster.machine.versions import FOLLOWS_SINCE, SENT_SINCE
 from cluster.types import ConsumerKey
 
 CONSUMERS_MAX: Final = 65_536
@@ -160,9 +160,13 @@ class ConsumerTable:
     def _change(
         self, context: ApplyContext, consumer: StreamConsumer, config: dict[str, Any]
     ) -> None:
-        """How it acknowledges and where it began stay as they are."""
+        """How it acknowledges and where it began stay as they are. Before version 5 so did until
+        when what was delivered is to be acknowledged.
+        """
         retained, before = self._retained, consumer.settings
         consumer.set_config(config)
+        if context.version >= FOLLOWS_SINCE:
+            consumer.follow(before)
         consumer.paused = consumer.settings.pause_until_ms > context.now_ms
         if consumer.settings.filters != before.filters:
             was = consumer.filter

@@ -40,6 +40,10 @@ class Message:
         return self.where == (0, 0)
 
 
+def wait_of(backoff: tuple[int, ...], ack_wait_ms: int, count: int) -> int:
+    return backoff[min(count, len(backoff)) - 1] if backoff else ack_wait_ms
+
+
 @dataclass
 class Delivery:
     number: int  # the consumer's, of the first time
@@ -67,8 +71,7 @@ class ModelConsumer:
         return not filters or any(subject and matches(each, subject) for each in filters)
 
     def wait_ms(self, count: int) -> int:
-        backoff = self.settings.backoff_ms
-        return backoff[min(count, len(backoff)) - 1] if backoff else self.settings.ack_wait_ms
+        return wait_of(self.settings.backoff_ms, self.settings.ack_wait_ms, count)
 
     def raise_floor(self) -> None:
         first = min(self.held, default=None)
@@ -327,6 +330,10 @@ class Model:
                     "deliver_policy": before.deliver_policy,
                 }
             )
+            for each in known.held.values():
+                if each.due_ms:
+                    wait_ms = (before.backoff_ms, before.ack_wait_ms)
+                    each.due_ms += known.wait_ms(each.count) - wait_of(*wait_ms, each.count)
             if before.filters != settings.filters:
                 self.let_go()
             return 0

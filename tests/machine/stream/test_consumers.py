@@ -61,6 +61,34 @@ def test_another_filter_counts_anew():
     assert s.fetch() == [2, 4]
 
 
+@pytest.mark.parametrize("config", [{"ack_wait": 50 * MS}, {"backoff": [50 * MS, 90 * MS]}])
+def test_another_time_to_acknowledge_is_that_of_what_was_delivered_before(config: dict[str, Any]):
+    s = Streams()
+    s.stored("a", "a")
+    s.consumer(ack_wait=1_000_000 * MS)
+    assert s.fetch(1) == [1]
+    s.at(20)
+    assert s.fetch() == [2]
+    s.consumer(**config)
+    s.at(50)
+    assert s.fetch() == [1]
+    s.at(60)
+    s.consumer(ack_wait=10 * MS)
+    assert sorted(s.fetch()) == [1, 2], "its time was over by then"
+
+
+def test_what_is_not_acknowledged_goes_to_another_deliver_subject_at_once():
+    s = Streams()
+    s.stored("a", "a")
+    s.consumer(deliver_subject="x", max_deliver=2)
+    assert s.fetch(1) == [1]
+    s.consumer(deliver_subject="y", max_deliver=2)
+    assert s.fetch(1) == [1]
+    s.consumer(deliver_subject="z", max_deliver=2)
+    assert s.fetch() == [2], "it was the last time"
+    assert s.advisories == []
+
+
 def test_there_are_only_so_many():
     s = Streams(max_consumers=1)
     s.consumer()
