@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple, cast
 from cluster.machine.commands import Acknowledge
 from cluster.machine.runs import ranges_of
 from cluster.types import QueueId
+from node.protocols.nats.jetstream.times import NS_PER_MS, ns_of_span
 
 #: Tokens of the subject, and of its longer form at least.
 TOKENS: Final = 9
 TOKENS_LONG: Final = 11
 #: Of a -NAK without one: as the consumer's settings say.
 NO_DELAY: Final = -1
-NS_PER_MS: Final = 1_000_000
 REASON_BYTES_MAX: Final = 1_024
 #: Shorter runs are kept one by one, since every run is looked at for each word but an ack.
 RUN_MIN: Final = 64
@@ -118,14 +118,14 @@ def word_of(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _delay_ms(rest: bytes) -> int:
-    if not rest:
-        return NO_DELAY
-    try:
-        found: Any = json.loads(rest)
-    except (ValueError, RecursionError):
-        return NO_DELAY
-    if isinstance(found, dict):
-        found = cast("dict[str, Any]", found).get("delay")
+    """In JSON, or as a span."""
+    if rest[:1] != b"{":
+        found: Any = ns_of_span(rest.decode(errors="replace"))
+    else:
+        try:
+            found = cast("dict[str, Any]", json.loads(rest)).get("delay")
+        except (ValueError, RecursionError):
+            return NO_DELAY
     if type(found) is not int or found <= 0:
         return NO_DELAY
     return max(1, found // NS_PER_MS)

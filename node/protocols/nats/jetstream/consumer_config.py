@@ -359,8 +359,9 @@ def _priorities(given: Mapping[str, Any], config: Config) -> None:
 
 def changed(old: Mapping[str, Any], new: Config) -> Config:
     """The new configuration, if a consumer may go over to it."""
-    for field in sorted({*old, *new} - _EDITABLE):
+    for field in sorted({*old, *new} - _EDITABLE - {"opt_start_time"}):  # `opt_start_ms` tells it
         if old.get(field) != new.get(field):
+            field = field.replace("_ms", "_time")
             raise ApiError(500, 10012, f"{field.replace('_', ' ')} can not be updated")
     if bool(old.get("deliver_subject")) != bool(new.get("deliver_subject")):
         raise ApiError(500, 10012, "can not update a pull consumer to a push one, or back")

@@ -328,5 +328,11 @@ class TestConsumers:
         assert changed(old, new) is new
         other = consumer(durable_name="c", ack_policy="all")
         assert number_of(changed, old, other) == 10012
+        starts = [
+            consumer(deliver_policy="by_start_time", opt_start_time=f"2026-01-01T{rest}")
+            for rest in ("10:00:00Z", "11:00:00+01:00", "11:00:00Z")
+        ]
+        assert changed(starts[0], starts[1]) is starts[1], "the same point"
+        assert number_of(changed, starts[0], starts[2]) == 10012
         pushed = consumer(durable_name="c", ack_policy="explicit", deliver_subject="d")
         assert number_of(changed, old, pushed) == 10012

@@ -141,6 +141,15 @@ class TestAcks:
         assert command.again == [(3, -1), (4, 5)]
         assert (command.working, command.never) == ([5], [6])
 
+    @pytest.mark.parametrize(
+        ("body", "delay_ms"),
+        [(b"1m1.5s", 61_500), (b"5", -1), (b'{"delay":"5s"}', -1), (b"-1s", -1)],
+    )
+    def test_a_delay_may_be_a_span(self, body: bytes, delay_ms: int):
+        said = Said()
+        said.add(1, *word_of(b"-NAK " + body))
+        assert said.command(QueueId(3), "c", reasons=True).again == [(1, delay_ms)]
+
     def test_done_is_done(self):
         said = Said()
         for body in (b"-NAK", b"+WPI", b"+ACK", b"-NAK", b"+TERM"):
