@@ -21,7 +21,7 @@ new machine version on.
 |         |         | what nobody acknowledges is held until it was sent, |
 |         |         | what was sent to nobody is taken back, and known if it perhaps was; |
 |         |         | changes of consumers leave the rest of their settings, |
-|         |         | and hold for what was delivered; |
+|         |         | and hold for what was delivered; clients' own markers have none; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |
@@ -60,6 +60,9 @@ SENT_SINCE: Final = 5
 
 #: From when on what a consumer of a stream was delivered follows a change of its settings.
 FOLLOWS_SINCE: Final = 5
+
+#: From when on a stream knows which of its clients' messages are markers.
+MARKERS_SINCE: Final = 5
 
 #: From when on a queue knows as of which moment of the catalog it has its settings.
 AS_OF_SINCE: Final = 5

@@ -52,6 +52,7 @@ from cluster.machine.stream.settings import (
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_MET,
     ASKED_ROLLUP,
     ASKED_STREAM,
@@ -63,7 +64,7 @@ from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads
-from cluster.machine.versions import ASKS_ALL_SINCE, CARRIED_SINCE
+from cluster.machine.versions import ASKS_ALL_SINCE, CARRIED_SINCE, MARKERS_SINCE
 from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
@@ -82,6 +83,7 @@ _TYPES: Final[Mapping[int, type[Any]]] = {
     ASKED_DUE_MS: int,
     ASKED_ENDS: bytes,
     ASKED_MET: list,
+    ASKED_MARKER: bool,
 }
 
 
@@ -451,6 +453,9 @@ class Appending:
         if ttl_ms is not None and self.retained.is_live(sequence):
             at_ms = stored_ms + min(ttl_ms, TIME_MS_MAX) if ttl_ms > 0 else 0
             self.leaving.live_until(sequence, at_ms)
+        marks = ASKED_MARKER in asked and context.version >= MARKERS_SINCE
+        if marks and self.settings.marker_ttl_ms is not None and self.retained.is_live(sequence):
+            self.leaving.markers.add(sequence)
         rollup = asked.get(ASKED_ROLLUP)
         if rollup == "all":
             self.leaving.roll_up(context, sequence)

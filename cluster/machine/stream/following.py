@@ -23,6 +23,7 @@ from cluster.machine.stream.appending import Appending, Asked, Outcome
 from cluster.machine.stream.publishers import Answer
 from cluster.machine.stream.settings import (
     ASKED_ID,
+    ASKED_MARKER,
     ASKED_ROLLUP,
     ASKED_TTL_MS,
     FIRST_SEQ_MAX,
@@ -140,6 +141,8 @@ class Following:
             allowed[ASKED_ID] = asked[ASKED_ID]
         if ASKED_TTL_MS in asked and settings.message_ttl:
             allowed[ASKED_TTL_MS] = asked[ASKED_TTL_MS]
+        if ASKED_MARKER in asked:
+            allowed[ASKED_MARKER] = True
         if ASKED_ROLLUP in asked and settings.rollup and not settings.deny_purge:
             allowed[ASKED_ROLLUP] = asked[ASKED_ROLLUP]
         return allowed

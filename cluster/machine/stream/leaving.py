@@ -28,6 +28,7 @@ from cluster.types import BodyRef
 
 #: The entry of markers.
 NO_ENTRY: Final = 0
+NO_TIME: Final = -1
 #: Sequences that one command may find too old, in ranges or one by one; the next one goes on.
 EXPIRED_AT_ONCE: Final = 1 << 17
 EXPIRED_SINGLY: Final = 1 << 12
@@ -52,6 +53,9 @@ class Leaving:
     removed: dict[str, Removed] = field(default_factory=dict[str, Removed])
     #: By sequence: when it expires; 0: never.
     ttls: dict[int, int] = field(default_factory=dict[int, int])
+    #: Other messages that are none the less markers, to those who follow: none comes for them. They
+    #: stand among the times in snapshots, with one that is no time.
+    markers: set[int] = field(default_factory=set[int])
     #: Told of the subject of a marker that was stored.
     on_marked: Callable[[int], None] | None = None
     _ttl_heap: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -89,6 +93,12 @@ class Leaving:
 
     def forget(self, first: int, last: int) -> None:
         """These live no longer."""
+        if self.markers:
+            gone = range(first, last + 1)
+            if len(gone) < len(self.markers):
+                self.markers.difference_update(gone)
+            else:
+                self.markers = {each for each in self.markers if each not in gone}
         if self.ttls:
             if last - first < len(self.ttls):
                 for sequence in range(first, last + 1):
@@ -175,9 +185,10 @@ class Leaving:
     def _expire(self, context: ApplyContext, sequence: int) -> None:
         found = self.retained.find(sequence)
         assert found is not None, "what expires is gone already"
+        marks = sequence in self.markers or is_marker(found.bodies)
         self.remove(context, sequence, sequence, EXPIRED)
         ttl_ms = self.settings.marker_ttl_ms
-        if ttl_ms is None or is_marker(found.bodies):
+        if ttl_ms is None or marks:
             return
         if not self.retained.subjects.id_of(found.subject):
             self._mark(context, found.subject, ttl_ms)
@@ -263,6 +274,7 @@ class Leaving:
         self.count(context, PURGED, count)
         retained.clear()
         self.ttls.clear()
+        self.markers.clear()
         self._ttl_heap.clear()
         return count
 
@@ -280,10 +292,12 @@ class Leaving:
     # --- snapshots --------------------------------------------------------------------------------
 
     def dump(self) -> list[list[int]]:
-        return [[sequence, at_ms] for sequence, at_ms in sorted(self.ttls.items())]
+        marks = [[sequence, NO_TIME] for sequence in sorted(self.markers)]
+        return [[sequence, at_ms] for sequence, at_ms in sorted(self.ttls.items())] + marks
 
     def load(self, rows: Sequence[tuple[int, int]]) -> None:
-        self.ttls = dict(rows)
+        self.ttls = {sequence: at_ms for sequence, at_ms in rows if at_ms != NO_TIME}
+        self.markers = {sequence for sequence, at_ms in rows if at_ms == NO_TIME}
         self._plan_anew()
 
     def _plan_anew(self) -> None:
@@ -292,6 +306,7 @@ class Leaving:
 
     def invariants(self) -> None:
         assert all(map(self.retained.is_live, self.ttls)), "a message that is gone has a time"
+        assert all(map(self.retained.is_live, self.markers)), "a marker is gone, and known"
         for sequence, at_ms in self.ttls.items():
             assert not at_ms or (at_ms, sequence) in self._ttl_heap, "it would never expire"
         assert self.retained.next_live(0) == self.retained.next_live(self._aged) or all(

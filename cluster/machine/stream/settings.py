@@ -50,6 +50,7 @@ ASKED_ENDS = 11  # bytes: the schedule on this subject goes
 # list: it was made of the schedule at the first number, since that is due at the second, and next
 # at the third; 0: never again
 ASKED_MET = 12
+ASKED_MARKER = 13  # bool: it says that its subject has nothing any more, as a marker does
 
 
 #: Fields of configurations that a later machine version brought than streams.

@@ -474,7 +474,7 @@ class Stream:
             self.appending.publishers.fingerprint(),
             self.appending.ids.fingerprint(),
             self.appending.uploads.dump(),
-            len(self.leaving.ttls),
+            len(self.leaving.ttls) + len(self.leaving.markers),
             dump_removed(self.leaving.removed),
             *self._dump_more(),
         ]

@@ -13,6 +13,7 @@ from cluster.machine.stream.settings import (
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_ROLLUP,
     ASKED_STREAM,
     ASKED_SUBJECT,
@@ -33,6 +34,7 @@ class Message:
     size: int  # with the subject
     at_ms: int
     ttl_until_ms: int | None = None  # 0: never
+    marks: bool = False  # a client's own marker
     where: tuple[int, int] = (0, 0)  # entry and place there; of a marker, which lies nowhere
 
     @property
@@ -150,7 +152,8 @@ class Model:
         message = self.messages[sequence]
         self.remove(sequence)
         ttl_ms = self.settings.marker_ttl_ms
-        if ttl_ms is not None and not message.marker and not self.of(message.subject):
+        marks = message.marker or message.marks
+        if ttl_ms is not None and not marks and not self.of(message.subject):
             marker = Message(message.subject, len(message.subject), self.now_ms)
             marker.ttl_until_ms = self.now_ms + ttl_ms
             self.messages[self.next] = marker
@@ -298,6 +301,7 @@ class Model:
         wanted = any(each.means(subject) for each in self.consumers.values())
         if self.settings.retention != "interest" or wanted:
             message = Message(subject, size + len(subject), self.now_ms, where=where)
+            message.marks = ASKED_MARKER in asked and self.settings.marker_ttl_ms is not None
             self.messages[sequence] = message
             self.enforce(subject)
             if ASKED_TTL_MS in asked:

@@ -19,6 +19,7 @@ from cluster.machine.stream.settings import (
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_ROLLUP,
     ASKED_STREAM,
     ASKED_SUBJECT,
@@ -84,6 +85,7 @@ VALUES: dict[int, Callable[[Random, Model, str], Any]] = {
     ASKED_LAST_ID: lambda r, m, _: r.choice([m.last_id, "id1"]),
     ASKED_ROLLUP: lambda r, _m, _s: r.choice(["all", "sub"]),
     ASKED_TTL_MS: lambda r, _m, _s: r.choice([0, 30, 150, 400]),
+    ASKED_MARKER: lambda _r, _m, _s: True,
 }
 
 

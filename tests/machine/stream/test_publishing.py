@@ -41,6 +41,7 @@ from cluster.machine.stream.settings import (
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_MET,
     ASKED_ROLLUP,
     ASKED_STREAM,
@@ -232,6 +233,19 @@ def test_a_marker_says_that_the_last_message_of_a_subject_is_too_old():
 
     s.at(1_200)
     assert s.held() == {}, "a marker has none itself"
+
+
+@pytest.mark.parametrize("config", [{"max_age": 1_000 * MS}, {"allow_msg_ttl": True}])
+def test_a_clients_own_marker_has_none_either(config: dict[str, Any]):
+    """Of a key that was purged."""
+    s = Streams(subject_delete_marker_ttl=200 * MS, **config)
+    ttl = {ASKED_TTL_MS: 1_000} if "allow_msg_ttl" in config else {}
+    s.stored("a", "b", "c", asked=[ttl, ttl | {ASKED_MARKER: True}, ttl | {ASKED_MARKER: True}])
+    s.apply(s.purge("c"))
+    assert s.stream.leaving.markers == {2}
+    s.at(1_000)
+    assert s.held() == {4: "a"}
+    assert s.stream.leaving.markers == set()
 
 
 # --- limits ---------------------------------------------------------------------------------------

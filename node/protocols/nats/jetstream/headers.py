@@ -14,6 +14,7 @@ from cluster.machine.stream.settings import (
     ASKED_LAST,
     ASKED_LAST_ID,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_ROLLUP,
     ASKED_STREAM,
     ASKED_SUBJECT,
@@ -87,6 +88,8 @@ def asked(block_: bytes) -> Asked:
     ttl = given.get(b"Nats-TTL")
     if ttl:
         found[ASKED_TTL_MS] = ttl_ms_of(ttl)
+    if given.get(b"KV-Operation") == b"PURGE" or b"Nats-Marker-Reason" in given:
+        found[ASKED_MARKER] = True
     schedule = given if b"Nats-Schedule" in block_ else None
     return Asked(found or None, part, given.get(b"Nats-Incr") or None, schedule)
 

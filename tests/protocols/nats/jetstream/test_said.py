@@ -10,6 +10,7 @@ from cluster.machine.stream.settings import (
     ASKED_ID,
     ASKED_LAST,
     ASKED_LAST_SUBJECT,
+    ASKED_MARKER,
     ASKED_ROLLUP,
     ASKED_SUBJECT,
     ASKED_TTL_MS,
@@ -88,6 +89,9 @@ class TestHeaders:
             (["Nats-TTL: 5"], {ASKED_TTL_MS: 5_000}),
             (["Nats-TTL: 1m30s"], {ASKED_TTL_MS: 90_000}),
             (["Nats-TTL: never"], {ASKED_TTL_MS: 0}),
+            (["Nats-TTL: 5", "KV-Operation: PURGE"], {ASKED_TTL_MS: 5_000, ASKED_MARKER: True}),
+            (["Nats-TTL: 5", "KV-Operation: DEL"], {ASKED_TTL_MS: 5_000}),
+            (["Nats-Marker-Reason: MaxAge"], {ASKED_MARKER: True}),
         ],
     )
     def test_headers_ask_something_of_a_stream(
