@@ -115,6 +115,7 @@ class ConsumerSettings:
     filters: tuple[bytes, ...]  # empty: all subjects
     ack_pending_max: int | None
     pause_until_ms: int
+    deliver_subject: str | None  # push
     sampled: bool  # of its acknowledgements, a share is told
 
 
@@ -192,6 +193,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
     backoff = config.get("backoff")
     waits = cast("list[Any]", backoff) if isinstance(backoff, list) else []
     backoff_ms = tuple(_ms(each) or 0 for each in waits if type(each) is int)
+    deliver_to = config.get("deliver_subject")
     filters = _subjects(config.get("filter_subjects")) or _subjects([config.get("filter_subject")])
     pending_max = config.get("max_ack_pending")
     return ConsumerSettings(
@@ -210,6 +212,7 @@ def consumer_settings(config: Mapping[str, Any]) -> ConsumerSettings:
             else _limit(pending_max) or ACK_PENDING_MAX
         ),
         pause_until_ms=_limit(config.get("pause_until_ms")) or 0,
+        deliver_subject=deliver_to if deliver_to and isinstance(deliver_to, str) else None,
         sampled=bool(config.get("sample_freq")),
     )
 
