@@ -54,7 +54,7 @@ from cluster.machine.marks import keys_of
 from cluster.machine.policies import SETTINGS_SINCE
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
-from cluster.machine.versions import ERAS_SINCE
+from cluster.machine.versions import ERAS_SINCE, RESOLVES_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, value
 
 Convert = Callable[[Any], Any]
@@ -459,7 +459,7 @@ _COMMANDS: dict[int, Layout] = {
         commands.Reserve,
         load={"wants": _triples, "batches": _load_arriving},
         since=3,
-        fields_since={"batches": PASSED_OVER},
+        fields_since={"batches": PASSED_OVER, "source": PASSED_OVER},
     ),
     36: Layout(commands.Withdraw, load=_RANGES, since=SURGERY_SINCE),
     37: Layout(commands.Retime, load=_RANGES, since=SURGERY_SINCE),
@@ -475,6 +475,7 @@ _COMMANDS: dict[int, Layout] = {
         since=RESTORES_SINCE,
     ),
     39: Layout(commands.RestoreIds, load={"ids": _rows(str, int, int)}, since=RESTORES_SINCE),
+    40: Layout(commands.ResolveTransaction, since=RESOLVES_SINCE),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),

@@ -25,7 +25,7 @@ it in this list:
 
 A command walks through them in this order (`QueueMachine.apply`):
 
-1. Time goes on to the command's stamp; reservations whose time is over are given back.
+1. Time goes on to the command's stamp; reservations whose time is over are given back, or in doubt.
 2. The command is done by the part that owns what it changes: `Queue.apply` passes it to one part.
    An `Enqueue` goes through `QueueAdmission` (is it known, is there room) into `Messages`; a
    `Settle` through `Checkout` (does the consumer hold that) out of them.

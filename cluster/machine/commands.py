@@ -35,6 +35,7 @@ from cluster.machine.catalog_commands import (
 )
 from cluster.types import (
     AS_OF_NOTHING,
+    CATALOG_GROUP,
     AsOf,
     ConsumerKey,
     GroupId,
@@ -628,7 +629,8 @@ class Reserve:
     was reserved is given back. Since machine version 3.
 
     `batches`: all that streams among these queues are to get, which they may refuse for more than
-    lack of room. Since machine version 5.
+    lack of room. Since machine version 5. `source`: the group that is about to decide, without
+    whose word nothing is given back in time. Since machine version 5; the catalog's: there is none.
     """
 
     node: NodeId
@@ -636,6 +638,19 @@ class Reserve:
     number: int  # of the node's transaction
     wants: Wants = ()
     batches: Batches = ()
+    source: GroupId = CATALOG_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveTransaction:
+    """To the group that decides: a transaction that was not decided yet never will be. `Ok` counts
+    1 while `group` has its part of it to do yet. Since machine version 5.
+    """
+
+    node: NodeId
+    incarnation: int
+    number: int  # of the node's transaction
+    group: GroupId
 
 
 @dataclass(frozen=True, slots=True)
@@ -670,6 +685,7 @@ Command = (
     | TransactionPart
     | TransactionDone
     | Reserve
+    | ResolveTransaction
     | Tick
     | Barrier
     | UpgradeMachine

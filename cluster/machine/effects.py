@@ -112,7 +112,9 @@ class DeadLettersReady:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsDue:
-    """Other groups have not done all that was decided here: see `QueueMachine.transactions()`."""
+    """Other groups have not done all that was decided here, or have not said for long what became
+    of what they decide: see `QueueMachine.transactions()` and `QueueMachine.in_doubt()`.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from cluster.machine.effects import Applied, Effect
 from cluster.machine.marks import NO_MARK, Mark
 from cluster.machine.replies import Chunk
 from cluster.machine.versions import NeedsNewer
-from cluster.types import ConsumerKey, GroupId, QueueId, SessionId, Stamp
+from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 
 
 class Machine(Protocol):
@@ -141,6 +141,8 @@ class OpenTransaction:
     index: int
     ordinal: int  # of the command in the entry
     groups: Sequence[GroupId]
+    #: By which node, incarnation and number. None: before version 5.
+    proposed: tuple[NodeId, int, int] | None = None
 
 
 RowState = Literal["ready", "unsettled", "delayed"]

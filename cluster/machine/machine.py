@@ -33,6 +33,7 @@ from cluster.machine.commands import (
     PutConsumer,
     QueueCommand,
     Reserve,
+    ResolveTransaction,
     RestoreConsumer,
     RestoreIds,
     Retime,
@@ -83,12 +84,14 @@ from cluster.machine.versions import (
     ERAS_SINCE,
     FENCES_SINCE,
     MACHINE_VERSION,
+    RESOLVES_SINCE,
     NeedsNewer,
 )
 from cluster.types import (
     AS_OF_NOTHING,
     AsOf,
     ConsumerKey,
+    GroupId,
     NodeId,
     QueueId,
     SessionId,
@@ -211,6 +214,8 @@ class QueueMachine:
                 return self._transactions.done(command)
             case Reserve() if self.version >= 3:
                 return self._transactions.reserve(context, command)
+            case ResolveTransaction() if self.version >= RESOLVES_SINCE:
+                return self._transactions.resolve(command)
             case Tick() | Barrier():
                 return Ok()
             case CreateQueue():
@@ -385,7 +390,7 @@ class QueueMachine:
 
     def on_leader(self) -> Sequence[Effect]:
         effects = [effect for queue in self._in_order() for effect in queue.effects_on_leader()]
-        if self._transactions.open():
+        if self._transactions.open() or self._transactions.in_doubt():
             effects.append(TransactionsDue())
         return effects
 
@@ -423,6 +428,12 @@ class QueueMachine:
     def transactions(self) -> Sequence[OpenTransaction]:
         """Decided here and not done by every other group, oldest first."""
         return self._transactions.open()
+
+    def in_doubt(self) -> Sequence[tuple[GroupId, Reserve]]:
+        """Room kept for long: the group to be asked first (`ResolveTransaction`), and what gives it
+        back.
+        """
+        return self._transactions.in_doubt()
 
     def browse(
         self, queue: QueueId, start: int, count: int, state: RowState | None = None

@@ -7,16 +7,19 @@ become impossible there is skipped: a queue that was deleted, or deliveries that
 queue since the session that held them ended. Who proposes therefore lets a group decide that has
 deliveries to settle: what it decides, it does at once. Before anything is decided it has the other
 groups keep room (`Reserve`) in queues that refuse what they have no room for, and a group that has
-none ends the transaction: so limits hold, unless a part comes when its room was given back. A queue
-is asked before the decision for all by which it may refuse a message, and takes it afterwards.
+none ends the transaction: so limits hold. The node gives room back when all is done. Should it die,
+the leader of the group that keeps the room does, once the deciding group has said (`resolve`) that
+this part is done, or that nothing was decided and nothing will be. No queue goes for being empty
+until then. Before version 5 room was given back after a while, whatever came later. A queue is
+asked before the decision for all by which it may refuse a message, and takes it afterwards.
 
 The steps for others stay in the log, where they were decided; the state knows the entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cluster.machine.admission import BODIES_MAX, ONLY_BYTES, runs_of
@@ -27,6 +30,7 @@ from cluster.machine.commands import (
     Enqueue,
     GroupSteps,
     Reserve,
+    ResolveTransaction,
     Return,
     Settle,
     Step,
@@ -52,13 +56,21 @@ from cluster.machine.replies import (
     Reply,
 )
 from cluster.machine.runs import RangeMap
-from cluster.types import ORDINAL_BITS, ConsumerKey, GroupId, NodeId, QueueId
+from cluster.machine.versions import RESOLVES_SINCE
+from cluster.types import (
+    CATALOG_GROUP,
+    ORDINAL_BITS,
+    ConsumerKey,
+    GroupId,
+    NodeId,
+    QueueId,
+)
 
 NUMBER_MAX = 1 << 62
 #: From the oldest that is not done everywhere to the newest; what targets remember is no more.
 OPEN_MAX = 10_000
-#: Reserved room is given back after this, by the time of the log: its node died, or its part took
-#: longer than any commit does, and may then pass the limit of its queue.
+#: Reserved room is in doubt after this, by the time of the log: its node died, or its part takes
+#: longer than any commit does.
 RESERVED_MS = 60_000
 RESERVATIONS_MAX = 10_000  # a group
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
@@ -95,6 +107,8 @@ class _Source:
 class _Reserved(NamedTuple):
     until_ms: int
     wants: Wants
+    source: GroupId  # CATALOG_GROUP: given back in time
+    in_doubt: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -113,7 +127,20 @@ class Transactions:
     # --- deciding ---------------------------------------------------------------------------------
 
     def commit(self, context: ApplyContext, command: Transaction) -> Reply:
-        number, below = command.number, command.answered_below
+        below = command.answered_below
+        return self._answer(command, below, lambda: self._decide(context, command))
+
+    def resolve(self, command: ResolveTransaction) -> Reply:
+        reason = "the transaction was not decided in time, and is not done: try again"
+        self._answer(command, 0, lambda: Refused(LIMIT_REACHED, reason))
+        known = (command.node, command.incarnation, command.number), None
+        waits = (each.proposed in known and command.group in each.groups for each in self.open())
+        return Ok(int(any(waits)))
+
+    def _answer(
+        self, command: Transaction | ResolveTransaction, below: int, decide: Callable[[], Reply]
+    ) -> Reply:
+        number = command.number
         if not 0 <= below <= number <= NUMBER_MAX:
             return Refused(BAD_ARGUMENT, f"a transaction has a number from 0 to {NUMBER_MAX}")
         node = self._nodes.get(command.node)
@@ -129,7 +156,7 @@ class Transactions:
         answer = node.answers.get(number)
         if answer is None:
             # A refusal is remembered too: a late copy of the command must not be done after all.
-            answer = node.answers[number] = self._decide(context, command)
+            answer = node.answers[number] = decide()
         node.forget_below(below)
         return answer
 
@@ -147,8 +174,10 @@ class Transactions:
                 )
             number = self._decided = context.number_after(self._decided)
             groups = tuple(group for group, _ in command.others)
+            resolves = context.version >= RESOLVES_SINCE
+            proposed = (command.node, command.incarnation, command.number) if resolves else None
             self._open[number] = OpenTransaction(
-                number, context.index, context.key & ORDINAL_MASK, groups
+                number, context.index, context.key & ORDINAL_MASK, groups, proposed
             )
             context.effects.append(TransactionsDue())
         self._carry_out(context, command.steps)
@@ -197,9 +226,7 @@ class Transactions:
             return Ok()
         groups = tuple(group for group in known.groups if group not in command.groups)
         if groups:
-            self._open[command.number] = OpenTransaction(
-                known.number, known.index, known.ordinal, groups
-            )
+            self._open[command.number] = replace(known, groups=groups)
         else:
             del self._open[command.number]
         return Ok(len(known.groups) - len(groups))
@@ -237,16 +264,26 @@ class Transactions:
                 return refusal
             kept.append((queue_id, count, size))
             queue.reserve(count, size)
-        self.reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept)
+        source = command.source if context.version >= RESOLVES_SINCE else CATALOG_GROUP
+        self.reserved[key] = _Reserved(context.now_ms + RESERVED_MS, kept, source)
         return Ok(len(kept))
 
     def forget_reserved(self, context: ApplyContext) -> None:
-        """Whose time is over."""
+        """Whose time is over, unless it is in doubt: then the leader is told, again and again."""
         while self.reserved:
             key = next(iter(self.reserved))
             if self.reserved[key].until_ms > context.now_ms:
                 break
-            self._give_back(context, key)
+            if self.reserved[key].source == CATALOG_GROUP:
+                self._give_back(context, key)
+                continue
+            until_ms = context.now_ms + RESERVED_MS
+            self.reserved[key] = self.reserved.pop(key)._replace(until_ms=until_ms, in_doubt=True)
+            context.effects.append(TransactionsDue())
+
+    def in_doubt(self) -> list[tuple[GroupId, Reserve]]:
+        every = self.reserved.items()
+        return [(each.source, Reserve(*key)) for key, each in every if each.in_doubt]
 
     def _give_back(self, context: ApplyContext, key: tuple[NodeId, int, int]) -> int:
         reserved = self.reserved.pop(key, None)
@@ -323,14 +360,17 @@ class Transactions:
             for group, source in sorted(self._sources.items())
         ]
         opened = [
-            [each.number, each.index, each.ordinal, list(each.groups)]
+            [each.number, each.index, each.ordinal, list(each.groups), *(each.proposed or ())]
             for each in self._open.values()
         ]
         state: list[Any] = [self._decided, opened, nodes, sources]
         if self.reserved:
             state.append(
                 [
-                    [*key, reserved.until_ms, [list(want) for want in reserved.wants]]
+                    [
+                        *(*key, reserved.until_ms, [list(want) for want in reserved.wants]),
+                        *((reserved.source, reserved.in_doubt) if reserved.source else ()),
+                    ]
                     for key, reserved in self.reserved.items()
                 ]
             )
@@ -339,8 +379,9 @@ class Transactions:
     def load(self, data: Sequence[Any]) -> None:
         """Fill one that was just made; the queues are there already."""
         self._decided, opened, nodes, sources, *later = data
-        for number, index, ordinal, groups in opened:
-            self._open[number] = OpenTransaction(number, index, ordinal, tuple(groups))
+        for number, index, ordinal, groups, *by in opened:
+            proposed = (by[0], by[1], by[2]) if by else None
+            self._open[number] = OpenTransaction(number, index, ordinal, tuple(groups), proposed)
         for name, incarnation, answered_below, answers in nodes:
             node = self._nodes[name] = _Node(incarnation)
             node.answered_below = answered_below
@@ -350,9 +391,10 @@ class Transactions:
             source.done_below = done_below
             for first, last in done:
                 source.done.put(first, last, None)
-        for node, incarnation, number, until_ms, rows in later[0] if later else ():
+        for node, incarnation, number, until_ms, rows, *asked in later[0] if later else ():
             wants = [(queue, count, size) for queue, count, size in rows]
-            self.reserved[node, incarnation, number] = _Reserved(until_ms, wants)
+            source, in_doubt = asked or (CATALOG_GROUP, False)
+            self.reserved[node, incarnation, number] = _Reserved(until_ms, wants, source, in_doubt)
             self._keep_room(wants)
 
     def invariants(self) -> None:

@@ -32,6 +32,7 @@ new machine version on.
 |         |         | settings that are older than those a queue has change nothing; |
 |         |         | a deleted queue is not made again while the catalog has it; |
 |         |         | what a stream would refuse refuses the whole transaction; |
+|         |         | room is kept until the group that decides says that it is over; |
 |         |         | dead letters for a full stream wait, and are not refused; |
 |         |         | a queue stays split over all shards that are there |
 
@@ -73,6 +74,9 @@ FENCES_SINCE: Final = 5
 #: From when on a queue is asked for all by which it may refuse a message before a transaction is
 #: decided, and a stream refuses none of it then.
 ASKS_ALL_SINCE: Final = 5
+
+#: From when on room is kept until the group that decides has said what became of the transaction.
+RESOLVES_SINCE: Final = 5
 
 #: From when on a stream takes what other queues bring it in order, when there is room.
 CARRIED_SINCE: Final = 5

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import cast
 
 import structlog
@@ -32,6 +32,7 @@ from cluster.machine.commands import (
     Enqueue,
     GroupSteps,
     Reserve,
+    ResolveTransaction,
     Step,
     Transaction,
     TransactionDone,
@@ -93,7 +94,7 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + ROOM_S_MAX
         try:
-            await self._keep_room(number, others, kept, moves=_moves(steps))
+            await self._keep_room(source, number, others, kept, moves=_moves(steps))
             if loop.time() > until_s:
                 raise Elsewhere(None)  # the first ones might give it back before it is decided
             decides = True
@@ -133,7 +134,13 @@ class TransactionCoordinator:
         return min(every, default=min(steps))  # one that survives the node of any of them
 
     async def _keep_room(
-        self, number: int, others: Sequence[GroupSteps], kept: list[GroupId], *, moves: bool
+        self,
+        source: GroupId,
+        number: int,
+        others: Sequence[GroupSteps],
+        kept: list[GroupId],
+        *,
+        moves: bool,
     ) -> None:
         """In the groups that do not decide; `kept` is where there may be some to give back. What
         goes to a queue that is gone is gone with it, but not what goes to a shard, nor what
@@ -149,7 +156,8 @@ class TransactionCoordinator:
             if not wants:
                 continue
             kept.append(group)
-            reserve = self._reserve(number, wants, batches)
+            asked = source if group < TRANSIENT_GROUPS else CATALOG_GROUP  # that has no leader
+            reserve = self._reserve(number, wants, batches, asked)
             outcome = await self._cluster.retries.ask(group, reserve, within_s=DECIDE_S_MAX)
             if outcome.kind == "unknown":
                 raise Elsewhere(None)  # whatever became of it: nothing was decided
@@ -165,8 +173,15 @@ class TransactionCoordinator:
                         else "a shard that it publishes to was joined and is gone: publish again",
                     )
 
-    def _reserve(self, number: int, wants: Wants = (), batches: Batches = ()) -> Reserve:
-        return Reserve(self._cluster.node, self._cluster.links.incarnation, number, wants, batches)
+    def _reserve(
+        self,
+        number: int,
+        wants: Wants = (),
+        batches: Batches = (),
+        source: GroupId = CATALOG_GROUP,
+    ) -> Reserve:
+        node, incarnation = self._cluster.node, self._cluster.links.incarnation
+        return Reserve(node, incarnation, number, wants, batches, source)
 
     def _wants(
         self, steps: Sequence[Step], *, every: bool = False
@@ -260,22 +275,32 @@ class TransactionCoordinator:
             self._working.add(group)
             self._tasks.start(self._work(group), name="transactions")
 
-    def _open(self, group_id: GroupId) -> Sequence[OpenTransaction]:
-        """Of a group that this node leads. Others are their leaders' business."""
+    def _led(self, group_id: GroupId) -> QueueMachine | None:
+        """Others are their leaders' business."""
         group = self._cluster.groups.get(group_id)
-        if group is None or not group.ready:
-            return ()
-        return cast(QueueMachine, group.machine).transactions()
+        return cast(QueueMachine, group.machine) if group is not None and group.ready else None
+
+    def _open(self, group: GroupId) -> Sequence[OpenTransaction]:
+        machine = self._led(group)
+        return () if machine is None else machine.transactions()
+
+    def _in_doubt(self, group: GroupId) -> Sequence[tuple[GroupId, Reserve]]:
+        machine = self._led(group)
+        return () if machine is None else machine.in_doubt()
 
     async def _work(self, group: GroupId) -> None:
         wait_s = GRACE_S
         try:
-            while known := {each.number for each in self._open(group)}:
+            while (known := {each.number for each in self._open(group)}) or self._in_doubt(group):
                 await asyncio.sleep(wait_s)
-                late = iter([each for each in self._open(group) if each.number in known])
+                late = [each for each in self._open(group) if each.number in known]
+                work = chain(
+                    (self._finish(group, one) for one in late),
+                    (self._resolve(group, *each) for each in self._in_doubt(group)),
+                )
                 done = True
-                while some := list(islice(late, CARRIED_AT_ONCE_MAX)):
-                    done &= all(await asyncio.gather(*[self._finish(group, one) for one in some]))
+                while some := list(islice(work, CARRIED_AT_ONCE_MAX)):
+                    done &= all(await asyncio.gather(*some))
                 wait_s = GRACE_S if done else min(BACKOFF_S_MAX, wait_s * 2)
         finally:
             self._working.discard(group)
@@ -298,6 +323,13 @@ class TransactionCoordinator:
             return False
         outcome = await self._cluster.ask(source, TransactionDone(one.number, done))
         return outcome.kind == "ok" and all(answers)
+
+    async def _resolve(self, group: GroupId, source: GroupId, back: Reserve) -> bool:
+        """Give back room, if the group that decides says that nothing comes any more. One try."""
+        resolve = ResolveTransaction(back.node, back.incarnation, back.number, group)
+        if (await self._cluster.ask(source, resolve)).reply != Ok(0):
+            return False
+        return (await self._cluster.ask(group, back)).kind == "ok"
 
 
 def _moves(steps: Mapping[GroupId, Sequence[Step]]) -> bool:

@@ -19,6 +19,7 @@ from cluster.machine.commands import (
     OpenSession,
     QueueConfig,
     Reserve,
+    ResolveTransaction,
     Settle,
     Step,
     Subscribe,
@@ -332,11 +333,13 @@ class Rooms(RuleBasedStateMachine):
     and nodes that die on the way.
     """
 
+    version = 3
+
     @initialize()
     def start(self) -> None:
         self.groups = [Group(number) for number in (1, 2, 3)]
         for group in self.groups:
-            group.apply(UpgradeMachine(3))
+            group.apply(UpgradeMachine(self.version))
         self.number = 0
         self.parts: list[tuple[Group, TransactionPart, int]] = []
         self.abandoned = False
@@ -367,7 +370,9 @@ class Rooms(RuleBasedStateMachine):
         for number, (step,) in steps.items():
             asked.append(self.group(number))
             count = len(step.bodies)
-            reply = asked[-1].apply(Reserve(NODE, 1, self.number, [(step.queue, count, count)]))
+            wants = [(step.queue, count, count)]
+            reserve = Reserve(NODE, 1, self.number, wants, source=GroupId(decides))
+            reply = asked[-1].apply(reserve)
             if isinstance(reply, Refused):
                 break
         else:
@@ -394,6 +399,7 @@ class Rooms(RuleBasedStateMachine):
         place = data.draw(st.integers(0, len(self.parts) - 1))
         group, part, number = self.parts.pop(place)
         group.apply(replace(part, done_below=1))
+        self.group(part.source).apply(TransactionDone(part.number, [group.id]))
         if dies:
             self.abandoned = True
         else:
@@ -422,8 +428,29 @@ class Rooms(RuleBasedStateMachine):
             assert view.ready_count <= MAX
 
 
-Rooms.TestCase.settings = settings(stateful_step_count=25)
+class RoomsInDoubt(Rooms):
+    """From version 5 on: parts may come as late as they like."""
+
+    version = 5
+
+    @precondition(lambda self: self.abandoned)
+    @rule()
+    def time_passes(self) -> None:
+        for group in self.groups:
+            group.world.now_ms += RESERVED_MS
+            group.apply(Tick())
+            for source, back in group.machine.in_doubt():
+                asked = ResolveTransaction(back.node, back.incarnation, back.number, group.id)
+                if self.group(source).apply(asked) == Ok():
+                    group.apply(back)
+            expected = {number for each, _, number in self.parts if each is group}
+            assert {number for _, _, number in group.machine._transactions.reserved} == expected
+
+
+for rooms in (Rooms, RoomsInDoubt):
+    rooms.TestCase.settings = settings(stateful_step_count=25)
 test_transactions_of_several_groups_pass_no_limit = Rooms.TestCase
+test_no_limit_is_passed_by_parts_that_come_late = RoomsInDoubt.TestCase
 
 
 def test_room_that_is_kept_for_a_transaction_is_nobody_elses():
@@ -501,6 +528,65 @@ def test_room_that_nobody_asks_for_again_is_given_back_after_a_while():
 
     assert group.apply(full).stored == 1
     assert group.apply(Reserve(NODE, 1, 1)) == Ok(0)
+
+
+def test_room_is_in_doubt_until_the_group_that_decides_has_said_what_became_of_it():
+    for version, is_kept in ((4, False), (5, True)):
+        group = Group(1)
+        group.apply(UpgradeMachine(version))
+        wanted = Reserve(NODE, 1, 7, [(group.queue, 1, 1)], source=GroupId(2))
+        assert group.apply(wanted) == Ok(1)
+        group.world.now_ms += RESERVED_MS
+        effects = group.world.apply(Tick()).effects
+        assert (effects == [TransactionsDue()]) == is_kept
+        assert group.machine.in_doubt() == ([(2, Reserve(NODE, 1, 7))] if is_kept else [])
+        assert (TransactionsDue() in group.machine.on_leader()) == is_kept
+
+        reply = group.apply(DeleteQueue(group.queue, if_empty=True, if_settled=True))
+
+        assert isinstance(reply, Refused) == is_kept
+        assert group.apply(Reserve(NODE, 1, 7)) == Ok(int(is_kept))
+        assert group.machine.in_doubt() == []
+
+
+def test_a_transaction_in_doubt_is_over_when_the_group_has_done_its_part():
+    group, other = Group(1), GroupId(2)
+    group.apply(UpgradeMachine(5))
+    step = Enqueue(QueueId(2), None, 0, [b"x"])
+    parts = [(other, [step]), (GroupId(3), [step])]
+    committed = group.apply(Transaction(NODE, 1, 7, 7, [], parts))
+    asked = ResolveTransaction(NODE, 1, 7, other)
+    assert group.apply(asked) == Ok(1)
+    # What was answered is forgotten, by a later one and by a later process, but not what is open.
+    group.apply(Transaction(NODE, 1, 9, 9, [Enqueue(group.queue, None, 0, [b"y"])]))
+    group.apply(Transaction(NODE, 2, 1, 1, [Enqueue(group.queue, None, 0, [b"y"])]))
+    assert group.apply(asked) == Ok(1)
+
+    assert group.apply(TransactionDone(committed.number, [other])) == Ok(1)
+
+    assert group.apply(asked) == Ok()
+    assert group.apply(replace(asked, group=GroupId(3))) == Ok(1)
+
+
+def test_a_transaction_in_doubt_that_was_not_decided_never_will_be():
+    group = Group(1)
+    late = Transaction(NODE, 1, 7, 7, [Enqueue(group.queue, None, 0, [b"x"])])
+    asked = ResolveTransaction(NODE, 1, 7, GroupId(2))
+    assert group.apply(asked).code == UNKNOWN_COMMAND
+    group.apply(UpgradeMachine(5))
+
+    assert group.apply(asked) == Ok()
+
+    assert group.apply(late).code == LIMIT_REACHED
+    assert group.bodies() == []
+
+
+def test_what_an_older_version_decided_is_in_doubt_while_it_is_open():
+    group, other = Group(1), GroupId(2)
+    parts = [(other, [Enqueue(QueueId(2), None, 0, [b"x"])])]
+    group.apply(Transaction(NODE, 1, 7, 7, [], parts))
+    group.apply(UpgradeMachine(5))
+    assert group.apply(ResolveTransaction(NODE, 1, 7, other)) == Ok(1)
 
 
 def test_before_version_3_no_room_is_kept():

@@ -825,6 +825,20 @@ QUEUES = (
         (by_tests("tests/machine/test_transactions.py"),),
     ),
     Mutant(
+        "room that is in doubt is given back in time",
+        _MACHINE + "transactions.py",
+        "            if self.reserved[key].source == CATALOG_GROUP:\n",
+        "            if True:\n",
+        (by_tests("tests/machine/test_transactions.py", words="doubt"),),
+    ),
+    Mutant(
+        "what was not decided when its group was asked is decided afterwards",
+        _MACHINE + "transactions.py",
+        "        self._answer(command, 0, lambda: Refused(LIMIT_REACHED, reason))\n",
+        "",
+        (by_tests("tests/machine/test_transactions.py", words="doubt"),),
+    ),
+    Mutant(
         "what a consumer holds is told by position, whatever its priority",
         _MACHINE + "checkout.py",
         "    ordered.sort(key=lambda each: each[:2])\n",
@@ -1125,7 +1139,7 @@ NODES = (
     Mutant(
         "no group is asked for room before another one decides",
         "node/broker/transactions.py",
-        "            await self._keep_room(number, others, kept, moves=_moves(steps))\n",
+        "            await self._keep_room(source, number, others, kept, moves=_moves(steps))\n",
         "",
         (by_tests("tests/node/test_transactions.py"),),
     ),

@@ -13,6 +13,7 @@ import pytest
 from cluster.cluster_node import ClusterNode
 from cluster.groups.outcome import Done, Outcome, refused
 from cluster.machine import QueueMachine
+from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     Command,
@@ -26,7 +27,16 @@ from cluster.machine.commands import (
     Subscribe,
     Withdraw,
 )
-from cluster.machine.replies import NO_QUEUE, NOT_ALLOWED, QUEUE_FULL, Committed, Ok, Subscribed
+from cluster.machine.replies import (
+    NO_QUEUE,
+    NOT_ALLOWED,
+    NOT_EMPTY,
+    QUEUE_FULL,
+    Committed,
+    Ok,
+    Subscribed,
+)
+from cluster.machine.transactions import RESERVED_MS
 from cluster.peers.forwarding import Retries
 from cluster.seams import Down
 from cluster.types import TRANSIENT_GROUPS, Body, GroupId, NodeId, QueueId, SessionId
@@ -120,8 +130,12 @@ class Cluster(World):
         rows = self.machine(name).browse(info.queue, 1, 1_000)
         return [(await group.load_bodies(row.chunk.bodies))[0][0] for row in rows]
 
-    async def upgraded(self) -> None:
-        await self.until(lambda: all(self.machine(name).version >= 3 for name in "abc"))
+    async def upgraded(self, version: int = 3) -> None:
+        await self.until(lambda: all(self.machine(name).version >= version for name in "abc"))
+
+    def homes(self, name: str) -> set[NodeId]:
+        (group,) = [g for g in self.any.catalog_machine.groups() if g.id == self.group_of(name)]
+        return set(group.members)
 
     def reserved(self, name: str) -> bool:
         return bool(self.machine(name)._transactions.reserved)
@@ -481,6 +495,59 @@ async def test_at_whatever_step_its_node_dies_all_is_done_or_nothing(
     left = [await world.bodies(queue) for queue in "abc"]
     assert left in ([[], [b"moved"], [b"y"]], [[b"moved"], [], []])
     assert not confirmed or left[0] == []
+
+
+@pytest.fixture
+async def five() -> AsyncIterator[Cluster]:
+    cluster = Cluster(count=5)
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.mark.parametrize("decided", [True, False], ids=["decided", "undecided"])
+async def test_a_target_does_not_go_before_the_group_that_decides_says_what_became_of_it(
+    five: Cluster, decided: bool
+) -> None:
+    """As a shard does when it is joined: that group is down for longer than room is kept."""
+    await five.with_queues()
+    await five.upgraded(5)
+    await five.publish("a", b"moved")
+    homes = {name: five.homes(name) for name in "abc"}
+    target = next(name for name in "bc" if homes[name] != homes["a"])
+    leader = five.leading(five.group_of("a"))
+    assert leader is not None
+    (other, *_) = sorted(homes["a"] - {leader}, key=lambda name: name in homes[target])
+    dead = [leader, other]
+    proposer = next(name for name in five.names if name not in dead)
+    steps = five.publishes(**{target: [b"moved"]})
+    steps[five.group_of("a")] = [Withdraw(five.info("a").queue, [(1, 1)])]
+
+    async def undecided(source: GroupId, command: Command) -> Committed:
+        raise OutcomeUnknown("stopped here")
+
+    transactions = five.forgets(proposer)
+    if not decided:
+        transactions._decide = undecided  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await transactions.commit(steps)
+    for name in dead:
+        five.kill(name)
+    await asyncio.sleep(2 * RESERVED_MS / 1_000)
+
+    info = five.info(target)
+    node = five[proposer]
+    removal = DeleteQueue(info.queue, if_empty=True, if_settled=True)
+    refused = (await node.retries.ask(info.group, removal)).reply
+    assert isinstance(refused, codes.Refused)
+    assert refused.code == NOT_EMPTY
+
+    await five.start(*dead)
+    await five.until(five.is_over)
+    left = [await five.bodies(name) for name in ("a", target)]
+    assert left == ([[], [b"moved"]] if decided else [[b"moved"], []])
+    await five.until(lambda: not five.reserved(target))
+    removed = await node.retries.ask(info.group, removal)
+    assert (removed.kind == "ok") is not decided
 
 
 async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> None:
