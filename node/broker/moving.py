@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from cluster.codec.cbor import pack
 from cluster.groups.group_like import GroupLike
 from cluster.machine import replies as codes
 from cluster.machine.admission import COPY_PREFIX
@@ -309,19 +310,19 @@ class Moving:
         found: list[Waiting] = []
         size = too_large = 0
         for row in self._waiting(info, positions):
-            if found and size + row.bytes > BYTES_AT_ONCE:
-                break
             read = await group.load_bodies(row.chunk.bodies)
             if not read:
                 continue
             body, meta = read[0]
+            size += len(body) + len(pack(meta))  # an entry holds headers, too
+            if found and size > BYTES_AT_ONCE:
+                break
             if isinstance(body, LargeBody):
                 joined = await whole(group, body) if may_be_whole(body) else None
                 if joined is None:
                     too_large += 1
                     continue
                 body = joined
-            size += len(body)
             found.append(Waiting(row, body, meta))
         return found, too_large
 

@@ -550,6 +550,55 @@ async def test_a_target_does_not_go_before_the_group_that_decides_says_what_beca
     assert (removed.kind == "ok") is not decided
 
 
+@pytest.mark.parametrize("heard", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("victim", ["a", "b"], ids=["decides", "takes-part"])
+async def test_at_whatever_step_a_group_loses_its_leader_large_bodies_are_moved_whole_or_not(
+    five: Cluster, step: int, heard: bool, victim: str
+) -> None:
+    """Larger than an entry is to be, and than what followers are sent at once."""
+    await five.with_queues(**LIMITED)
+    await five.upgraded(5)
+    large = [nth.to_bytes() * (3 << 20) for nth in b"xy"]
+    await five.publish("a", large[0])
+    steps = five.publishes(b=[large[0]], c=[large[1]])
+    steps[five.group_of("a")] = [Withdraw(five.info("a").queue, [(1, 1)])]
+    name = five.leading(five.group_of(victim))
+    assert name is not None
+    node = five.other_than(name)
+    asked = 0
+
+    def losing(ask: Any) -> Any:
+        async def loses(group: GroupId, command: Any, **how: Any) -> Any:
+            nonlocal asked
+            is_due = asked == step
+            asked += 1
+            if is_due and not heard:
+                five.kill(name)
+            outcome = await ask(group, command, **how)
+            if is_due and heard:
+                five.kill(name)
+            return outcome
+
+        return loses
+
+    node.ask = losing(node.ask)  # type: ignore[method-assign]
+    node.retries.ask = losing(node.retries.ask)  # type: ignore[method-assign]
+    try:
+        await five.transactions[node.node].commit(steps)
+        confirmed = True
+    except BrokerError:
+        confirmed = False
+    await five.until(lambda: name not in five.nodes)
+    await five.start(name)
+
+    await five.until(five.is_over)
+
+    left = [await five.bodies(queue) for queue in "abc"]
+    assert left == [[], large[:1], large[1:]] if confirmed or not left[0] else [large[:1], [], []]
+    await five.until(lambda: five.is_over() and not any(map(five.reserved, "abc")), 120)
+
+
 async def test_a_refusal_that_no_repetition_changes_ends_a_commit_at_once() -> None:
     """As it ends a publish: it was asked again for as long as a change of leader may take."""
     asked: list[Command] = []

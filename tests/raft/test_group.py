@@ -5,6 +5,7 @@ import asyncio
 import cbor2
 import pytest
 
+from cluster.codec.entries import encode_entry
 from cluster.groups import applying, proposals
 from cluster.groups.group import GroupOptions, Outcome, Role
 from cluster.log import KIND_DIGEST, KIND_ROLE
@@ -16,9 +17,10 @@ from cluster.machine.commands import (
     Purge,
     Settle,
     Transaction,
+    TransactionPart,
 )
 from cluster.machine.replies import Enqueued, Refused
-from cluster.types import BodyRef, ConsumerKey, NodeId, QueueId
+from cluster.types import BodyRef, ConsumerKey, GroupId, NodeId, QueueId
 from tests.raft.nodes import Cluster, ListMachine, enqueue
 
 pytestmark = pytest.mark.virtual_time
@@ -146,6 +148,26 @@ async def test_a_command_over_the_limit_is_refused():
     await cluster.until(lambda: len(outcomes) == 3)
     assert sorted(o.kind for o in outcomes) == ["ok", "ok", "refused"]
     assert group.pending_bytes == 0
+
+
+async def test_a_part_of_what_was_decided_is_taken_though_its_numbers_are_longer():
+    """Refused, it would wait for ever, and what it brings had left another queue already."""
+    cluster = await Cluster(1).start()
+    group = await cluster.elect()
+    largest = cluster_max() - len(encode_entry(1_700_000_000_123, [decided(1 << 20)])) + (1 << 20)
+    assert (await group.ask(decided(largest + 1))).code == "too_large"
+    transaction = decided(largest)
+    assert (await group.ask(transaction)).kind == "ok"
+
+    ((_, steps),) = transaction.others
+    part = TransactionPart(GroupId(2), 1 << 32, 1 << 32, steps)
+
+    assert (await group.ask(part)).kind == "ok"
+
+
+def decided(size: int) -> Transaction:
+    enqueued = Enqueue(QueueId(1), None, 0, [b"x"], "m" * size)
+    return Transaction(NodeId("n1"), 1, 1, 1, (), [(GroupId(2), [enqueued])])
 
 
 def cluster_max() -> int:

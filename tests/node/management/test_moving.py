@@ -76,6 +76,21 @@ async def test_messages_are_moved_between_queues_of_any_groups_with_all_that_the
     assert await bodies(api, "from") == []
 
 
+async def test_messages_with_large_headers_are_moved_and_copied(nodes: Nodes):
+    """Together they are more than an entry of the log may hold."""
+    api, count = api_of(nodes.one), 200
+    for name in ("from", "to", "copies"):
+        await api.queue(name)
+    for number in range(count):
+        await api.publish("from", str(number), headers={"large": "x" * 100_000})
+    copied = await move(api, "from", "copy", to="copies", positions=[[1, count]], operation="o")
+    assert copied == {"done": count, "gone": 0, "skipped": 0, "full": ""}
+    moved = await move(api, "from", to="to", positions=[[1, count]])
+    assert moved == {"done": count, "gone": 0, "skipped": 0, "full": ""}
+    for name in ("to", "copies"):
+        assert await length(api, name) == count
+
+
 async def test_a_filter_and_a_count_choose(nodes: Nodes):
     api = api_of(nodes.one)
     await api.queue("q")
