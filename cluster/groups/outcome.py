@@ -38,12 +38,14 @@ NOT_UPGRADED = "not_upgraded"
 # Which refusals a repetition can change. A machine's reply is its last word, but for what is said
 # beside each; any refusal that is not named here passes: there will be a leader, or room.
 
+#: More than an entry of the log holds; parts of it may fit.
+TOO_LARGE = "too_large"
 #: Not here, or not now: ask the leader.
 ELSEWHERE = frozenset({"not_leader", "no_leader", "stopping"})
 #: Nothing but an upgrade of the cluster changes it.
 UPGRADE_NEEDED = frozenset({NOT_UPGRADED, UNKNOWN_COMMAND})
 #: No repetition of the same command changes it.
-FINAL = UPGRADE_NEEDED | {"too_large", BAD_ARGUMENT, "transient_full", PARTS_MISSING}
+FINAL = UPGRADE_NEEDED | {TOO_LARGE, BAD_ARGUMENT, "transient_full", PARTS_MISSING}
 
 Done = Callable[[Outcome], None]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from cluster.groups.outcome import Done, Outcome, refused, unknown
+from cluster.groups.outcome import TOO_LARGE, Done, Outcome, refused, unknown
 from cluster.machine.commands import (
     BodyPart,
     ChangeCatalog,
@@ -110,7 +110,7 @@ def brings_bytes(command: Command) -> bool:
 
 def too_large(size: int) -> Outcome:
     reason = f"the command takes {size} bytes; at most {ENTRY_BYTES_MAX} fit into an entry"
-    return refused("too_large", reason)
+    return refused(TOO_LARGE, reason)
 
 
 class Proposals:

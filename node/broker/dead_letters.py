@@ -14,6 +14,9 @@ the rest comes again.
 
 An exchange may route a letter to several queues: it is safe when it is in all of them.
 
+A stream that takes none, or not this one, and never will is as good as no queue: what it refuses is
+dropped, and the log of the node says why.
+
 One that this node's log does not give stays in the outbox, and with it those behind it: the target
 would take it for repeated later. The log of the node names it; another leader may have it.
 """
@@ -24,17 +27,19 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, cast
 
 import structlog
 
 from cluster.groups.group import Outcome
 from cluster.groups.group_like import GroupLike
+from cluster.groups.outcome import TOO_LARGE
 from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
 from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
+from cluster.machine.stream import errors
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
 from node.broker.broker import Broker
@@ -46,6 +51,13 @@ from node.metrics.metrics import Metrics
 from node.tasks import Tasks
 
 log = structlog.get_logger(__name__)
+
+#: Why streams refuse letters for good.
+_FOR_GOOD: Final = {
+    errors.SEALED: "the stream is sealed",
+    errors.NO_INCREMENT: "the stream counts: it takes increments only",
+    errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
+}
 
 DEAD_LETTERS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 20
@@ -91,6 +103,7 @@ class DeadLetters:
         self._metrics = metrics
         self._working: set[QueueId] = set()
         self._unreadable: dict[QueueId, int] = {}  # the number that was named
+        self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
         """The outbox of this queue is not empty."""
@@ -214,14 +227,7 @@ class DeadLetters:
         moved = 0
         for targets, run in runs(dead_letters):
             if not targets:
-                self._metrics.dead_letters_dropped += len(run)
-                for dead_letter in run:
-                    log.warning(
-                        "dead_letter_dropped",
-                        queue=queue,
-                        number=dead_letter.number,
-                        key=dead_letter.key,
-                    )
+                self._drop(queue, run)
             safe = run[-1].number
             for target in targets:
                 try:
@@ -234,25 +240,56 @@ class DeadLetters:
                 break
         return moved
 
+    def _drop(self, queue: QueueId, run: Sequence[RoutedDeadLetter], **why: str) -> None:
+        self._metrics.dead_letters_dropped += len(run)
+        for each in run:
+            log.warning("dead_letter_dropped", queue=queue, number=each.number, key=each.key, **why)
+
     async def _send(
         self, queue: QueueId, group: GroupId, target: QueueInfo, run: Sequence[RoutedDeadLetter]
     ) -> None:
-        """All of a run, or _Later."""
-        outcome = await self._ask(queue, group, target, run)
-        reply = outcome.reply
-        full = isinstance(reply, Enqueued) and reply.refused
-        done = outcome.kind == "ok" and not full
-        if isinstance(run[0].body, LargeBody) and (done or outcome.code == PARTS_MISSING):
-            self._copied.pop((queue, target.queue), None)
-        if outcome.kind == "ok" and isinstance(reply, Enqueued):
+        """All of a run that it does not refuse for good, or _Later."""
+        safe = 0
+        while run:
+            outcome = await self._ask(queue, group, target, run)
+            reply = outcome.reply
+            full = isinstance(reply, Enqueued) and reply.refused
+            done = outcome.kind == "ok" and not full
+            if isinstance(run[0].body, LargeBody) and (done or outcome.code == PARTS_MISSING):
+                self._copied.pop((queue, target.queue), None)
+            if outcome.code == TOO_LARGE and len(run) > 1:
+                half = len(run) // 2
+                try:
+                    await self._send(queue, group, target, run[:half])
+                except _Later as later:
+                    raise _Later(str(later), max(safe, later.safe)) from later
+                safe, run = run[half - 1].number, run[half:]
+                continue
+            if outcome.code == NO_QUEUE:
+                raise _Later("the target was deleted", safe)
+            if outcome.kind != "ok" or not isinstance(reply, Enqueued):
+                raise _Later(outcome.reason or outcome.kind, safe)
             self._metrics.dead_letters_moved += reply.stored
-            if reply.refused:
-                taken = reply.refused[0][0]
-                raise _Later("the target is full", run[taken - 1].number if taken else 0)
-            return
-        if outcome.code == NO_QUEUE:
-            raise _Later("the target was deleted")
-        raise _Later(outcome.reason or outcome.kind)
+            if not reply.refused:
+                return
+            taken = reply.refused[0][0]
+            safe = run[taken - 1].number if taken else safe
+            answers = cast("Mapping[int, Sequence[int]]", reply.answers or {})
+            code = answers[taken][0] if answers else errors.NO_ROOM
+            reason = _FOR_GOOD.get(code)
+            if code == errors.WRONG_SUBJECT and (target.stream or {}).get("mirror"):
+                reason = "the stream is a mirror"
+            if reason is None:
+                waits = "is full" if code == errors.NO_ROOM else f"refuses it ({code})"
+                raise _Later(f"the target {waits}", safe)
+            # What is no matter of a letter's size is one of all behind it.
+            end = taken + 1 if code == errors.MESSAGE_TOO_LARGE else len(run)
+            told = self._dropped.get((queue, target.queue), 0)
+            new = [each for each in run[taken:end] if each.number > told]
+            self._drop(queue, new, target=target.name, reason=reason)
+            safe = run[end - 1].number
+            self._dropped[queue, target.queue] = max(told, safe)
+            run = run[end:]
 
     async def _upload(
         self,

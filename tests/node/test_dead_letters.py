@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cluster.groups.group import Outcome
-from cluster.machine import QueueMachine
+from cluster.groups.proposals import ENTRY_BYTES_MAX, too_large
+from cluster.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine.admission import BODIES_MAX
+from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import (
     BodyPart,
@@ -22,6 +26,7 @@ from cluster.machine.commands import (
     QueueConfig,
     Tick,
     UpdateQueue,
+    UpgradeMachine,
 )
 from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
 from cluster.types import BodyRef, GroupId, LargeBody, QueueId, Stamp
@@ -82,11 +87,14 @@ class Cluster:
         self.targets = {A.group: Target(10), B.group: Target(11)}
         self.lose_next = 0
         self.lose_before = 0
+        self.most = BODIES_MAX  # that fit into an entry
 
     async def ask(self, group: GroupId, command: Enqueue) -> Outcome:
         if self.lose_before:
             self.lose_before -= 1
             return Outcome("refused", None, None, "overloaded", "try again")
+        if len(command.bodies) > self.most:
+            return too_large(len(command.bodies) * ENTRY_BYTES_MAX)
         outcome = self.targets[group].enqueue(command)
         if self.lose_next:
             self.lose_next -= 1
@@ -321,6 +329,93 @@ async def test_a_target_that_dead_letters_what_it_refuses_is_not_asked_twice():
     await drained(source)
 
     assert cluster.targets[A.group].stored == [b"1"]
+
+
+def stream_target(cluster: Cluster, **config: Any) -> QueueInfo:
+    """B is one, with this of its configuration."""
+    cluster.targets[B.group].machine = QueueMachine()
+    cluster.targets[B.group].apply(UpgradeMachine(MACHINE_VERSION))
+    cluster.targets[B.group].configure(CreateQueue, type="stream", stream=config)
+    return replace(B, arguments={QUEUE_TYPE: STREAM, STREAM_CONFIG: config})
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"sealed": True}, "sealed"),
+        ({"allow_msg_counter": True}, "increments"),
+        ({"mirror": {"name": "origin"}}, "mirror"),
+    ],
+)
+async def test_a_stream_that_takes_none_for_good_holds_up_no_others(
+    config: dict[str, Any], words: str, at_once: int
+):
+    """They are dropped, as when there is no target, and each is named once with the reason."""
+    cluster = Cluster()
+    closed = stream_target(cluster, **config)
+    full = cluster.targets[A.group]
+    full.configure(UpdateQueue, max_length=1, overflow="reject-publish")
+    source = Source(cluster, dead_letters(closed, closed, (closed, A), (closed, A), A), at_once)
+
+    with capture_logs() as logs:
+        source.ready(GroupId(1), SOURCE)
+        await until(lambda: [dead_letter.number for dead_letter in source.outbox] == [4, 5])
+        await until(lambda: sum(each["event"] == "dead_letters_wait" for each in logs) > 2)
+        full.configure(UpdateQueue)
+        await until(lambda: not source.outbox)
+
+    assert full.stored == [b"3", b"4", b"5"]
+    dropped = [each for each in logs if each["event"] == "dead_letter_dropped"]
+    assert [each["number"] for each in dropped] == [1, 2, 3, 4]
+    assert all(words in each["reason"] and each["target"] == B.name for each in dropped)
+    assert source.metrics.dead_letters_dropped == 4
+
+
+@pytest.mark.parametrize("at_once", [1, 100])
+async def test_a_letter_that_never_fits_into_a_stream_holds_up_no_others(at_once: int):
+    cluster = Cluster()
+    small = stream_target(cluster, max_bytes=60, discard="new")
+    letters = dead_letters(small, small, small)
+    letters[1] = replace(letters[1], body=bytes(100))
+    source = Source(cluster, letters, at_once)
+
+    with capture_logs() as logs:
+        await drained(source)
+
+    assert cluster.targets[B.group].stored == [b"1", b"3"]
+    (dropped,) = [each for each in logs if each["event"] == "dead_letter_dropped"]
+    assert dropped["number"] == 2
+    assert "too large" in dropped["reason"]
+
+
+async def test_letters_wait_for_a_stream_whose_subjects_are_not_settled_yet():
+    """The group has yet to hear what the catalog says of it."""
+    cluster = Cluster()
+    stream = stream_target(cluster, subjects=["old"])
+    changed = replace(stream, arguments={**stream.arguments, STREAM_CONFIG: {"subjects": ["new"]}})
+    source = Source(cluster, [replace(dead_letters(changed)[0], key="new")], 1)
+
+    with capture_logs() as logs:
+        source.ready(GroupId(1), SOURCE)
+        await until(lambda: any(each["event"] == "dead_letters_wait" for each in logs))
+        assert "full" not in logs[0]["reason"]
+        cluster.targets[B.group].configure(UpdateQueue, type="stream", stream=changed.stream)
+        await until(lambda: not source.outbox)
+
+    assert cluster.targets[B.group].stored == [b"1"]
+    assert source.metrics.dead_letters_dropped == 0
+
+
+async def test_letters_that_are_too_large_together_go_one_by_one():
+    """Their headers are no part of what is read at once."""
+    cluster = Cluster()
+    source = Source(cluster, dead_letters(A, A, A, A, A), 100)
+    cluster.most = 2
+
+    await drained(source)
+
+    assert cluster.targets[A.group].stored == [b"1", b"2", b"3", b"4", b"5"]
 
 
 class Copies:

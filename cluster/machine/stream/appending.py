@@ -528,8 +528,8 @@ class Appending:
         *,
         carried: bool = False,
     ) -> Answer | None:
-        """Why it is not stored; None: it is. `ahead`: it is of an atomic batch. `carried`: it is
-        never too large, since others would wait behind it for ever.
+        """Why it is not stored; None: it is. `ahead`: it is of an atomic batch. `carried`: nobody
+        is there to be told of `max_msg_size`.
         """
         settings = self.settings
         last = self.retained.next - 1 + (ahead.count if ahead else 0)
@@ -553,6 +553,9 @@ class Appending:
         if most is not None and size > most and not carried:
             return errors.MESSAGE_TOO_LARGE, last
         if settings.discard_new and not context.decided:
+            most = settings.bytes_max
+            if carried and most is not None and size + len(subject) > most:
+                return errors.MESSAGE_TOO_LARGE, last  # there will never be room
             return self.lacks_room(subject, size, ahead)
         return None
 
