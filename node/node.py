@@ -414,6 +414,7 @@ class Node:
             ManagementServices(
                 settings=self.settings,
                 broker=parts.broker,
+                dead_letters=parts.dead_letters,
                 sessions=parts.sessions,
                 clients=parts.clients,
                 direct_replies=parts.direct_replies,

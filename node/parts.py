@@ -109,8 +109,8 @@ class Parts:
         )
         self.bodies = Bodies(cluster, self.peer_rpc)
         self.stream_reads = StreamReads(self.broker, self.peer_rpc)
-        dead_letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
-        self.traffic.on_dead_letters.append(dead_letters.ready)
+        self.dead_letters = DeadLetters(self.broker, tasks, self.metrics, self.bodies)
+        self.traffic.on_dead_letters.append(self.dead_letters.ready)
 
         # The way of messages into queues.
         self.publisher = QueuePublisher(cluster, tasks, counts, self.bodies)

@@ -423,7 +423,7 @@ _COMMANDS: dict[int, Layout] = {
         fields_since=dict.fromkeys(("subject", "below", "keep"), STREAMS_SINCE),
     ),
     19: Layout(commands.Pause),
-    20: Layout(commands.DeadLettersMoved),
+    20: Layout(commands.DeadLettersMoved, fields_since={"put_off": 5}),
     21: Layout(commands.Tick),
     22: Layout(commands.Barrier),
     23: Layout(commands.UpgradeMachine),

@@ -437,11 +437,12 @@ class Retime:
 @dataclass(frozen=True, slots=True)
 class DeadLettersMoved:
     """The dead letters of this queue numbered up to `number` are safe in their targets' groups:
-    forget them.
+    forget them. `put_off`: they cannot be read, and go behind all others, under new numbers.
     """
 
     queue: QueueId
     number: int
+    put_off: bool = False
 
 
 @value

@@ -178,17 +178,17 @@ class DeadLetterOutbox:
         self.next = number + last - first + 1
         self.count += last - first + 1
 
-    def moved(self, number: int) -> list[tuple[int, int]]:
-        """Forget the dead letters numbered up to `number`; their positions are answered."""
-        removed: list[tuple[int, int]] = []
+    def take(self, number: int) -> list[DeadLetterBatch]:
+        """The dead letters numbered up to `number`, which are not in it any more."""
+        taken: list[DeadLetterBatch] = []
         while self.batches and self.batches[0].number <= number:
             batch = self.batches.popleft()
             last = min(batch.last, batch.first + number - batch.number)
-            removed.append((batch.first, last))
+            taken.append(batch._replace(last=last))
             self.count -= last - batch.first + 1
             if last < batch.last:
                 self.batches.appendleft(batch._replace(number=number + 1, first=last + 1))
-        return removed
+        return taken
 
     def dump(self) -> list[Any]:
         return [self.next, [list(batch) for batch in self.batches]]

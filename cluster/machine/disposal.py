@@ -129,14 +129,19 @@ class Disposal:
         number = context.number_after(self.outbox.next - 1)
         self.outbox.add(number, first, last, deaths, to, mark.priority)
 
-    def moved(self, command: DeadLettersMoved) -> Reply:
-        moved = self.outbox.moved(command.number)
+    def moved(self, context: ApplyContext, command: DeadLettersMoved) -> Reply:
+        taken = self.outbox.take(command.number)
         recorder = self.identity.recorder
-        for first, last in moved:
+        for _, first, last, deaths, exchange, routing_key, priority in taken:
+            if command.put_off:
+                number = context.number_after(self.outbox.next - 1)
+                to = (exchange, routing_key)
+                self.outbox.add(number, first, last, deaths, to, priority)
+                continue
             if recorder is not None:
                 recorder.moved(self.identity, first, last)
             self.messages.release(first, last)
-        return Ok(sum(last - first + 1 for first, last in moved))
+        return Ok(sum(batch.last - batch.first + 1 for batch in taken))
 
     def purge(self, context: ApplyContext) -> Reply:
         """All that waits."""

@@ -135,7 +135,7 @@ class Queue:
             case Get():
                 return self.subscriptions.get(context, command)
             case DeadLettersMoved():
-                return self.disposal.moved(command)
+                return self.disposal.moved(context, command)
             case Purge():
                 return self.disposal.purge(context)
             case Pause():

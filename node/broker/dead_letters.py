@@ -17,15 +17,14 @@ An exchange may route a letter to several queues: it is safe when it is in all o
 A stream that takes none, or not this one, and never will is as good as no queue: what it refuses is
 dropped, and the log of the node says why.
 
-One that this node's log does not give stays in the outbox, and with it those behind it: the target
-would take it for repeated later. The log of the node names it; another leader may have it.
+One that this node's log does not give stays in the outbox: another leader may have it. It goes
+behind the others, under a new number: with the old one the target would take it for repeated later.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -34,6 +33,7 @@ import structlog
 from cluster.groups.group import Outcome
 from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import TOO_LARGE
+from cluster.machine import QueueMachine
 from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
@@ -79,7 +79,11 @@ class RoutedDeadLetter:
 
 
 class _Unreadable(Exception):
-    """The first one of the outbox is."""
+    """The first ones of the outbox are: so many, up to `number`."""
+
+    def __init__(self, count: int, number: int) -> None:
+        super().__init__()
+        self.count, self.number = count, number
 
 
 class _Later(Exception):
@@ -102,7 +106,8 @@ class DeadLetters:
         self._tasks = tasks
         self._metrics = metrics
         self._working: set[QueueId] = set()
-        self._unreadable: dict[QueueId, int] = {}  # the number that was named
+        # Entry and place in it of those that were named.
+        self._unreadable: dict[QueueId, set[tuple[int, int]]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -113,9 +118,10 @@ class DeadLetters:
 
     async def _work(self, group: GroupId, queue: QueueId) -> None:
         backoff_s = BACKOFF_S_MIN
+        passed = 0  # that could not be read, since it slept
         try:
             while True:
-                with suppress(_Unreadable):
+                try:
                     cut_off = self._broker.cut_off
                     dead_letters = await self._routed(group, queue)
                     if not dead_letters:
@@ -123,13 +129,44 @@ class DeadLetters:
                     if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
                         backoff_s = BACKOFF_S_MIN
                         continue
+                except _Unreadable as found:
+                    passed += found.count
+                    if await self._put_off(group, queue, found, passed):
+                        continue
                 await asyncio.sleep(backoff_s)
+                passed = 0
                 backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
         except Elsewhere:
             return  # the next leader is told on_leader
         finally:
             self._working.discard(queue)
             self._unreadable.pop(queue, None)
+            for key in [key for key in self._dropped if key[0] == queue]:
+                del self._dropped[key]
+
+    async def _put_off(
+        self, group: GroupId, queue: QueueId, found: _Unreadable, passed: int
+    ) -> bool:
+        """Whether others come first now. Not when none of all can be read."""
+        view = self._broker.machine(group).queue(queue)
+        if view is None or passed >= view.dead_letter_count:
+            return False
+        return await self._tell(group, DeadLettersMoved(queue, found.number, put_off=True))
+
+    async def _tell(self, group: GroupId, command: DeadLettersMoved) -> bool:
+        try:
+            await self._broker.ask(group, command)
+        except BrokerError as error:
+            log.info("dead_letters_wait", queue=command.queue, reason=error.reason)
+            return False
+        return True
+
+    def unreadable(self, machine: QueueMachine) -> list[tuple[str, str, int]]:
+        """Virtual hosts and names of this group's queues with letters that this node, which leads
+        it, cannot read; and how many.
+        """
+        views = [(machine.queue(queue), len(found)) for queue, found in self._unreadable.items()]
+        return [(view.vhost, view.name, count) for view, count in views if view and count]
 
     async def _move_up(
         self,
@@ -154,12 +191,8 @@ class DeadLetters:
         moved = await self._move(queue, group, dead_letters)
         if not moved:
             return not dead_letters
-        try:
-            await self._broker.ask(group, DeadLettersMoved(queue, moved))
-        except BrokerError as error:
-            log.info("dead_letters_wait", queue=queue, reason=error.reason)
-            return False
-        return moved == dead_letters[-1].number
+        told = await self._tell(group, DeadLettersMoved(queue, moved))
+        return told and moved == dead_letters[-1].number
 
     async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
         group = self._broker.led(group_id)
@@ -167,26 +200,34 @@ class DeadLetters:
         view = machine.queue(queue)
         if view is None:
             return []
+        named = self._unreadable.setdefault(queue, set())
         dead_letters: list[RoutedDeadLetter] = []
+        unreadable: list[DeadLetter] = []
         size = 0
         for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
             dead_letter = await self._read(group, dead, view.vhost, view.name)
             if dead_letter is None:
                 if dead_letters:
                     break
-                if any(each.number == dead.number for each in machine.dead_letters(queue)):
-                    self._name_unreadable(queue, view.name, dead)
-                raise _Unreadable  # or it went with its queue meanwhile
+                unreadable.append(dead)
+                continue
+            named.discard((dead.index, dead.offset))
+            if unreadable:
+                break
             size += len(dead_letter.body)
             if dead_letters and size > BYTES_AT_ONCE:
                 break
             dead_letters.append(dead_letter)
-        return dead_letters
-
-    def _name_unreadable(self, queue: QueueId, name: str, dead: DeadLetter) -> None:
-        if self._unreadable.get(queue) != dead.number:
-            self._unreadable[queue] = dead.number
-            log.error("dead_letter_unreadable", queue=name, number=dead.number, index=dead.index)
+        if not unreadable:
+            return dead_letters
+        there = {dead.number for dead in machine.dead_letters(queue)}  # or gone with the queue
+        for dead in unreadable:
+            if dead.number in there and (dead.index, dead.offset) not in named:
+                named.add((dead.index, dead.offset))
+                log.error(
+                    "dead_letter_unreadable", queue=view.name, number=dead.number, index=dead.index
+                )
+        raise _Unreadable(len(unreadable), unreadable[-1].number)
 
     async def _read(
         self, group: GroupLike, dead: DeadLetter, vhost: str, name: str

@@ -140,6 +140,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _groups(seen.groups, down)
     yield from _copies(seen.copies)
     yield from _lost_queues(seen.copies)
+    yield from _unreadable_dead_letters(seen.copies)
     yield from _unused(seen.nodes)
     yield from _versions(seen.versions)
     for node, certificates in seen.certificates.items():
@@ -295,6 +296,24 @@ def _lost_queues(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Findin
                 " that has its name by now is another one: move its messages and delete it first",
                 ("groups",),
             )
+
+
+def _unreadable_dead_letters(
+    copies: Mapping[str, Mapping[NodeId, Json]],
+) -> Iterator[Finding]:
+    for group, by_node in copies.items():
+        for node, copy in by_node.items():
+            for each in copy.get("unreadable_dead_letters", ()):
+                count = _counted(each["count"], "dead letter")
+                queue = _within(each["vhost"], each["name"])
+                yield Finding(
+                    "problem",
+                    f"node {node} cannot read {count} of queue {queue}: they stay, and others pass"
+                    " them",
+                    f"restart node {node}: another one then leads group {group}, and may have them."
+                    " Those that nobody has go when the queue is deleted",
+                    ("queues", each["vhost"], each["name"]),
+                )
 
 
 def _unused(rows: Sequence[Json]) -> Iterator[Finding]:

@@ -489,7 +489,14 @@ class Observer:
         has_queues = isinstance(machine, QueueMachine)
         lost = lost_queues(cluster.catalog_machine, machine) if has_queues else ()
         named = [{"vhost": queue.vhost, "name": queue.name} for queue in lost]
-        return {**{name: status[name] for name in names}, "lost_queues": named}
+        letters = self._services.dead_letters.unreadable(machine) if has_queues else ()
+        return {
+            **{name: status[name] for name in names},
+            "lost_queues": named,
+            "unreadable_dead_letters": [
+                {"vhost": vhost, "name": name, "count": count} for vhost, name, count in letters
+            ],
+        }
 
 
 def _timestamp(read: Sequence[tuple[Body, Any]]) -> int | None:

@@ -11,6 +11,7 @@ from cluster.machine.catalog import CatalogMachine
 from node.access.auth import Auth
 from node.broker.alarms import Alarms
 from node.broker.broker import Broker
+from node.broker.dead_letters import DeadLetters
 from node.broker.moving import Moving
 from node.broker.publishing import QueuePublisher
 from node.broker.splitting import Splitting
@@ -63,6 +64,7 @@ class ManagementServices:
 
     settings: Settings
     broker: Broker
+    dead_letters: DeadLetters
     sessions: Sessions
     clients: Clients
     direct_replies: DirectReplies

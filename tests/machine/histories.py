@@ -257,7 +257,8 @@ class History:
     def moved(self, queue: QueueId) -> DeadLettersMoved:
         letters = self.machine.dead_letters(queue, 20)
         number = self.random.choice(letters).number if letters else self.random.randint(1, 60)
-        return DeadLettersMoved(queue, number)
+        put_off = self.machine.version >= 5 and number % 5 == 0
+        return DeadLettersMoved(queue, number, put_off)
 
     def update(self, queue: QueueId) -> UpdateQueue:
         return UpdateQueue(queue, CONFIGS[self.random.choice([queue, queue, 1, 2, 4, 5, 7])])

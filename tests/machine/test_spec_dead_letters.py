@@ -275,6 +275,23 @@ def test_the_dead_letter_exchange_may_change_while_letters_wait():
     ]
 
 
+def test_letters_that_are_put_off_go_behind_the_others_under_new_numbers():
+    q = told('queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:p7:t10")
+    q("publish q 2:t10 3:t10 4:t10", "at 10")
+
+    assert q.says("moved q 2 off") == ["ok 2"]
+    assert [line.split(" to ")[0] for line in q.says("outbox q")] == [
+        "3: 3",
+        "4: 4",
+        "5: 1",
+        "6: 2",
+    ]
+    assert q.world.machine.dead_letters(q.world.queue("q"))[2].priority == 7
+    assert q.says("moved q 2 off") == ["ok"]
+    assert q.says("moved q 5") == ["ok 3"]
+    assert [line.split(" to ")[0] for line in q.says("outbox q")] == ["6: 2"]
+
+
 def test_history_that_is_no_history_is_refused():
     """C22."""
     q = told("queue q")

@@ -238,7 +238,7 @@ class World:
             case "pause" | "resume":
                 return Pause(self.queue(args[0]), verb == "pause")
             case "moved":
-                return DeadLettersMoved(self.queue(args[0]), int(args[1]))
+                return DeadLettersMoved(self.queue(args[0]), int(args[1]), "off" in args)
             case "done":
                 return TransactionDone(int(args[0]), [GroupId(int(arg)) for arg in args[1:]])
             case "tick":

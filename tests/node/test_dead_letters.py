@@ -523,7 +523,7 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
     await until(lambda: not machine.dead_letters(work.queue))
 
 
-async def test_what_cannot_be_read_stays_and_comes_when_it_can(
+async def test_what_cannot_be_read_stays_holds_up_no_others_and_comes_when_it_can(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
     broker = nodes.one.broker
@@ -532,28 +532,33 @@ async def test_what_cannot_be_read_stays_and_comes_when_it_can(
     group = broker.led(work.group)
     load = group.load_bodies
     async with Client(nodes.url("n1")) as client:
-        for body in (b"1", b"2", b"3"):
+        for body in (b"1", b"2", b"3", b"4"):
             await client.publish("work", body)
-        second = source.browse(work.queue, 2, 1)[0].chunk.bodies.index
+        lost = {source.browse(work.queue, at, 1)[0].chunk.bodies.index for at in (1, 3)}
         asked = 0
 
         async def lacking(ref: BodyRef) -> Any:
             nonlocal asked
-            asked += ref.index == second
-            return [] if ref.index == second else await load(ref)
+            asked += ref.index in lost
+            return [] if ref.index in lost else await load(ref)
 
         monkeypatch.setattr(group, "load_bodies", lacking)
         _, _, consumer, _ = await client.ask(20, 2, "work", {"credit": 1000})
-        await client.deliveries(3)
-        assert await client.ask(32, 3, "work", consumer, [[1, 3]]) == [3, 3, 3]
-        await until(lambda: asked > 2)
-        await until(lambda: len(target.browse(dead.queue, 1, 9)) == 1)
-        assert source.dead_letters(work.queue)[0].index == second
+        await client.deliveries(4)
+        assert await client.ask(32, 3, "work", consumer, [[1, 4]]) == [3, 3, 4]
+        await until(lambda: len(target.browse(dead.queue, 1, 9)) == 2)
+        before = asked
+        await until(lambda: asked > before + 4)
+        assert {each.index for each in source.dead_letters(work.queue)} == lost
+        statuses = await nodes.one.management.observer.group_statuses(work.group)
+        (status,) = statuses.values()
+        named = {"vhost": "/", "name": "work", "count": 2}
+        assert status["unreadable_dead_letters"] == [named]
 
         monkeypatch.undo()
         await until(lambda: not source.dead_letters(work.queue))
         await client.ask(20, 4, "dead", {"credit": 1000})
-        assert [body for _, body in await client.deliveries(3)] == [b"1", b"2", b"3"]
+        assert [body for _, body in await client.deliveries(4)] == [b"2", b"4", b"1", b"3"]
 
 
 async def test_a_letter_keeps_its_priority_in_a_queue_of_another_group(nodes: Nodes):

@@ -116,6 +116,19 @@ def test_a_calm_cluster_has_nothing():
             "problem",
             "group default-1 has queue v:q, which the catalog lost",
         ),
+        (
+            changed(
+                copies={
+                    "default-1": {
+                        "a": {
+                            "unreadable_dead_letters": [{"vhost": "v", "name": "q", "count": 1200}]
+                        }
+                    }
+                }
+            ),
+            "problem",
+            "node a cannot read 1,200 dead letters of queue v:q",
+        ),
         (with_node(copies=0), "warning", "1 node (c) without a copy of any group"),
         (
             with_upgrade(nodes=[{"name": "a", "newest": 5}, {"name": "b", "newest": 6}]),
