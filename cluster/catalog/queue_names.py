@@ -241,7 +241,8 @@ class QueueNames:
             about = (command.vhost, command.name, command.arguments)
             info = QueueInfo(reply.queue, reply.group, *about, node=command.node)
             declared = replace(config, auto_delete=command.auto_delete)
-        made = await self._ask_home(info, create_command(self._catalog, info, declared))
+        new = reply.created and command.queue is None
+        made = await self._ask_home(info, create_command(self._catalog, info, declared, new=new))
         code = None if made is None else getattr(made.reply, "code", None)
         if made is not None and code in (NO_QUEUE, STALE_COPY):
             another = RemoveQueue(info.vhost, info.name, info.queue)

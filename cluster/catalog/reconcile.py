@@ -49,9 +49,11 @@ def effective_config(
     return replace(declared, dead_letter_queue=target.queue)
 
 
-def create_command(catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig) -> CreateQueue:
+def create_command(
+    catalog: CatalogMachine, info: QueueInfo, declared: QueueConfig, *, new: bool = False
+) -> CreateQueue:
     config = effective_config(catalog, info, declared)
-    return CreateQueue(info.queue, info.vhost, info.name, config, catalog.as_of)
+    return CreateQueue(info.queue, info.vhost, info.name, config, catalog.as_of, new)
 
 
 def queues_to_compare(

@@ -387,7 +387,7 @@ _COMMANDS: dict[int, Layout] = {
         commands.CreateQueue,
         load=_CONFIG_LOAD,
         dump=_CONFIG_DUMP,
-        fields_since={"as_of": PASSED_OVER},
+        fields_since={"as_of": PASSED_OVER, "new": PASSED_OVER},
     ),
     2: Layout(
         commands.UpdateQueue,

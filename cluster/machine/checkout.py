@@ -197,9 +197,9 @@ class Checkout:
         self.last_token = token
         return token
 
-    def skip_lost(self, context: ApplyContext) -> None:
+    def skip_lost(self, context: ApplyContext, term: int) -> None:
         """Tokens go on above those of decisions that were lost."""
-        at = context.index + era_of(context.stamp.term) * ENTRIES_LOST_MAX
+        at = context.index + era_of(term) * ENTRIES_LOST_MAX
         self.last_token = max(self.last_token, at << ORDINAL_BITS)
 
     def elect(self, context: ApplyContext) -> None:

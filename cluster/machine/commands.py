@@ -137,6 +137,7 @@ class CreateQueue:
     name: str
     config: QueueConfig
     as_of: AsOf = AS_OF_NOTHING  # as for UpdateQueue
+    new: bool = False  # the catalog has just given its id: none that was lost or deleted had it
 
 
 @dataclass(frozen=True, slots=True)

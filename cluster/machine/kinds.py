@@ -66,8 +66,10 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         """Nothing is left of it: all it holds is returned (B11)."""
 
     def set_version(self, version: int, /) -> None: ...
-    def skip_lost(self, context: ApplyContext, /) -> None:
-        """An era begins: no number stands for two messages, since others may know what is lost."""
+    def skip_lost(self, context: ApplyContext, term: int, /) -> None:
+        """An era begins, in this term: no number stands for two messages, since others may know
+        what is lost.
+        """
 
     def close(self, context: ApplyContext, /) -> None: ...
     def advance(self, context: ApplyContext, /) -> bool:

@@ -241,7 +241,7 @@ class QueueMachine:
         """The log goes on from an earlier moment, and may have lost its end."""
         self._enter(era_of(context.stamp.term))
         for queue in self._in_order():
-            queue.skip_lost(context)
+            queue.skip_lost(context, context.stamp.term)
             context.touch(queue.id)
 
     def _enter(self, era: int) -> None:
@@ -283,8 +283,13 @@ class QueueMachine:
         identity.version, identity.recorder = self.version, self._recorder
         identity.configure(command.config, command.as_of)
         queue = self._queues[command.queue] = kind.make(identity, context.now_ms)
-        if self._era and isinstance(queue, Queue):  # perhaps one was lost, and this is it again
-            queue.skip_lost(context)
+        # Perhaps one was lost, and this is it again; or it was deleted, and the catalog is back
+        # before that.
+        terms = [context.stamp.term] if self._era else []
+        if command.queue <= last and era_of(command.as_of[0]):
+            terms.append(command.as_of[0])
+        if terms and not (command.new and isinstance(queue, Stream)):
+            queue.skip_lost(context, max(terms))
         self._fenced.pop(command.queue, None)
         if self._recorder is not None:
             self._recorder.queue_created(identity)

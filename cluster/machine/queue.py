@@ -182,10 +182,10 @@ class Queue:
         self.checkout.seen = self.messages.store.next - 1
         self.checkout.bound_consumers()
 
-    def skip_lost(self, context: ApplyContext) -> None:
+    def skip_lost(self, context: ApplyContext, term: int) -> None:
         """Others know messages by their positions, and decisions by their tokens."""
-        self.messages.store.next += numbers_skipped(context.stamp.term)
-        self.checkout.skip_lost(context)
+        self.messages.store.next += numbers_skipped(term)
+        self.checkout.skip_lost(context, term)
 
     def close(self, context: ApplyContext) -> None:
         """It is being deleted."""

@@ -210,6 +210,7 @@ SAMPLES_V5: dict[str, Any] = {
 #: What a machine of an older version passes over, so that it may be told to one.
 PASSED_OVER = {
     "create_queue_as_of": c.CreateQueue(1, "/", "q", c.QueueConfig(max_length=2), (7, 99)),
+    "create_new_queue": c.CreateQueue(1, "/", "q", c.QueueConfig(), (7, 99), new=True),
     "update_queue_as_of": c.UpdateQueue(1, c.QueueConfig(max_length=2), (7, 99)),
     "delete_queue_fence": c.DeleteQueue(1, True, fence=True),
     "reserve_batches": c.Reserve(

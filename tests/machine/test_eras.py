@@ -91,17 +91,6 @@ def test_nor_after_two_restores_of_one_backup():
     assert begun[1] - begun[0] > 100_000
 
 
-def test_a_queue_that_was_lost_and_is_made_again_gives_no_position_that_it_gave():
-    log = Log()
-    log.apply(CreateQueue(OTHER, "/", "other", QueueConfig()))
-    lost = log.publishes(b"lost", queue=OTHER)
-
-    log.loses_its_end(first_term_of(1))
-    log.apply(CreateQueue(OTHER, "/", "other", QueueConfig()))
-
-    assert log.publishes(b"new", queue=OTHER) > lost
-
-
 def test_tokens_grow_over_what_was_lost_and_over_a_queue_that_is_made_anew():
     log = Log()
     log.publishes(*[b"x"] * 40)
@@ -133,6 +122,43 @@ def test_a_consumer_goes_on_over_the_gap():
         assert log.apply(Settle(Q, subscribed.consumer, [(position, position)])).count == 1
     about = log.machine.overview()
     assert (about["ready"], about["unsettled"]) == (0, 0)
+
+
+STREAM = QueueConfig(type="stream", stream={"subjects": ["s"]})
+
+
+@pytest.mark.parametrize("config", [QueueConfig(), STREAM], ids=["queue", "stream"])
+def test_what_was_lost_and_is_made_again_gives_no_number_that_it_gave(config: QueueConfig):
+    """Who has read so far would pass over what comes."""
+    log = Log()
+    log.apply(CreateQueue(OTHER, "/", "other", config))
+    lost = log.publishes(b"lost", queue=OTHER)
+    log.loses_its_end(first_term_of(1))
+    log.apply(CreateQueue(OTHER, "/", "other", config))
+
+    assert log.publishes(b"new", queue=OTHER) > lost
+
+
+def test_a_stream_that_the_catalog_has_just_named_begins_at_1():
+    log = Log()
+    log.loses_its_end(first_term_of(1))
+    log.apply(CreateQueue(OTHER, "/", "other", STREAM, new=True))
+
+    assert log.publishes(b"new", queue=OTHER) == 1
+
+
+@pytest.mark.parametrize("config", [QueueConfig(), STREAM], ids=["queue", "stream"])
+def test_what_was_deleted_gives_no_number_again_when_the_catalog_goes_back_before_that(
+    config: QueueConfig,
+):
+    """The group lost nothing."""
+    log = Log()
+    before, after = (3, 50), (first_term_of(1) + 2, 41)
+    log.apply(CreateQueue(OTHER, "/", "other", config, before))
+    last = max(log.publishes(b"x" * 10, queue=OTHER) for _ in range(3))
+    log.apply(DeleteQueue(OTHER, as_of=before))
+    log.apply(CreateQueue(OTHER, "/", "other", config, after))
+    assert log.publishes(b"new", queue=OTHER) > last + 100_000
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

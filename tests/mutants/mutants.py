@@ -1229,7 +1229,8 @@ STREAMS = (
     Mutant(
         "sequences of what was lost with a majority are given again",
         "cluster/machine/machine.py",
-        "            queue.skip_lost(context)\n            context.touch(queue.id)\n",
+        "            queue.skip_lost(context, context.stamp.term)\n"
+        "            context.touch(queue.id)\n",
         "            pass\n",
         (STREAM,),
     ),

@@ -176,10 +176,10 @@ class Stream:
     def set_version(self, version: int) -> None:
         self.identity.version = version
 
-    def skip_lost(self, context: ApplyContext) -> None:
+    def skip_lost(self, _context: ApplyContext, term: int) -> None:
         """A mirror takes once more what is gone here."""
         if self.settings.mirror is None:
-            self.retained.skip(numbers_skipped(context.stamp.term))
+            self.retained.skip(numbers_skipped(term))
 
     def close(self, context: ApplyContext) -> None:
         """It is being deleted."""
