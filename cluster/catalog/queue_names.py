@@ -24,6 +24,7 @@ from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import Outcome, refused
 from cluster.machine import QueueMachine
 from cluster.machine.arguments import (
+    DEDICATED,
     QUEUE_GROUP,
     ArgumentError,
     parse_arguments,
@@ -31,6 +32,7 @@ from cluster.machine.arguments import (
 )
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_commands import CatalogStep
+from cluster.machine.catalog_queues import DEDICATED_PREFIX
 from cluster.machine.checks import is_finite
 from cluster.machine.commands import (
     Barrier,
@@ -262,8 +264,8 @@ class QueueNames:
             return replace(command, incarnation=self._incarnation())
         if catalog.queue(command.vhost, command.name) is None:
             command = self._found_again(command, catalog)
-        group = command.arguments.get("x-queue-group")
-        if group is None:
+        group = command.arguments.get(QUEUE_GROUP)
+        if group is None or command.queue is not None:
             return command
         members = self._place(self._size(command), catalog)
         return replace(command, group=group, members=members)
@@ -276,7 +278,9 @@ class QueueNames:
             machine = group.machine
             for lost in lost_queues(catalog, machine) if isinstance(machine, QueueMachine) else ():
                 named = (lost.vhost, lost.name) == (command.vhost, command.name)
-                if named and command.arguments.get(QUEUE_GROUP) in (None, group.name):
+                wanted = command.arguments.get(QUEUE_GROUP)
+                dedicated = wanted == DEDICATED and group.name.startswith(DEDICATED_PREFIX)
+                if named and (dedicated or wanted in (None, group.name)):
                     config = settings_from(command.arguments, auto_delete=command.auto_delete)
                     if config.declared_as(lost.config) == config:
                         return replace(command, group=group.name, queue=lost.id)

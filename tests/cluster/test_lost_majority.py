@@ -13,6 +13,7 @@ import pytest
 from cluster.catalog.queue_names import QueueNames
 from cluster.log import MEMBERSHIP, Log, LogError, LogIdentity
 from cluster.log.disk import SystemClock
+from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import GroupInfo
 from cluster.machine.commands import Barrier, CreateGroup, MoveGroup, RemoveNode
@@ -722,28 +723,35 @@ async def test_a_learner_that_was_not_told_yet_is_not_waited_for_and_is_made_a_v
     await world.until(lambda: set(voters(world, group)) == {"n3", "n4"}, 60)
 
 
-async def _catalog_without_its_end(make_world: MakeWorld) -> tuple[World, QueueId]:
+async def _catalog_without_its_end(
+    make_world: MakeWorld, **arguments: Any
+) -> tuple[World, QueueId]:
     """n2 is left of three: its group has queue `lost` and a message, its catalog has not."""
     world = await make_world(default_groups=1).born()
-    await world.declare("q")
+    await world.declare("q", **arguments)
     await world.until(lambda: world["n2"].queue_info("/", "q") is not None)
+    group = world.group_of("q")
+    if arguments:
+        assert (await world["n2"].remove_queue("/", "q")).kind == "ok"
     for links in world.links.values():
         links.drop = lambda peer, message: peer == "n2" and message[0] == CATALOG_GROUP
-    lost = await world.declare("lost", at="n1")
+    lost = await world.declare("lost", at="n1", **arguments)
+    assert world.group_of("lost") == group
     await world.publish("lost", b"of one that is lost")
     await world.until(lambda: _held(world, lost) is not None)
     for name in NODES:
         world.kill(name)
     await order(world, "n2", "n1", "n3")
     await world.start("n2")
-    await world.until(lambda: world.leading() and world.leading(world.group_of("q")))
+    await world.until(lambda: world.leading() and world.leading(group))
     assert world["n2"].queue_info("/", "lost") is None
     return world, lost
 
 
 def _held(world: World, queue: QueueId) -> Any:
-    machine: Any = world["n2"].groups[world.group_of("q")].machine
-    return machine.queue(queue)
+    machines: list[Any] = [group.machine for group in world["n2"].groups.values()]
+    found = [m.queue(queue) for m in machines if isinstance(m, QueueMachine)]
+    return next((view for view in found if view is not None), None)
 
 
 async def test_the_number_of_a_queue_that_the_catalog_lost_is_not_given_again(
@@ -777,6 +785,15 @@ async def test_a_queue_that_the_catalog_lost_is_there_again_when_it_is_declared(
     await asyncio.sleep(5)
     assert world.ready("lost", "n2") == 0
     assert _held(world, lost) is None
+
+
+async def test_a_dedicated_queue_that_the_catalog_lost_is_there_again_when_it_is_declared(
+    make_world: MakeWorld,
+) -> None:
+    """The catalog knows its group, which another queue had before."""
+    world, lost = await _catalog_without_its_end(make_world, queue_group="dedicated")
+    assert await world.declare("lost", queue_group="dedicated") == lost
+    assert world.ready("lost", "n2") == 1
 
 
 async def test_a_queue_that_the_catalog_lost_does_not_come_back_as_one_of_another_kind(
