@@ -21,7 +21,7 @@ from cluster.catalog.transient import TransientGroups
 from cluster.cluster_config import ClusterConfig
 from cluster.codec.entries import MEANT_SINCE
 from cluster.groups.group_like import GroupLike
-from cluster.groups.outcome import Outcome, refused
+from cluster.groups.outcome import ELSEWHERE, Outcome, refused
 from cluster.machine import QueueMachine
 from cluster.machine.arguments import (
     DEDICATED,
@@ -47,7 +47,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import BAD_ARGUMENT, NO_QUEUE, STALE_COPY, Declared, Ok
 from cluster.peers.forwarding import PATIENCE_S, Retries
-from cluster.types import CATALOG_GROUP, NodeId, QueueId
+from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
 
 #: Fields of the catalog's commands that hold whatever a client has put there. They are shown as
 #: JSON, where a NaN in one of them would spoil the list of all.
@@ -56,6 +56,7 @@ _FROM_OUTSIDE = ("arguments", "value")
 MAKE_AT_ONCE = 500
 LOOK_AGAIN_S = 0.05
 _NO_NUMBER = refused(BAD_ARGUMENT, "invalid arguments: NaN and infinity are no values")
+_NO_LEADER = refused("no_leader", "the queue's group has none")
 _NO_CATALOG = refused("no_leader", "the catalog has no leader now: try again")
 
 #: The leader of the catalog, its term, and since when it is heard.
@@ -126,21 +127,37 @@ class QueueNames:
 
     async def finish_deletions(self, names: Iterable[tuple[str, str]]) -> Outcome:
         """Of queues that were deleted in their groups, and that the catalog still has: until then
-        what is declared under their names would go with them. Refused: nobody can say now.
+        what is declared under their names would go with them. A group without a leader is not
+        waited for because it might be so of one. Refused: it is, and nobody can finish it now.
         """
         infos = [self._catalog.queue(*each) for each in dict.fromkeys(names)]
         known = [info for info in infos if info is not None]
-        for start in range(0, len(known), MAKE_AT_ONCE):
-            some = known[start : start + MAKE_AT_ONCE]
-            for outcome in await asyncio.gather(*map(self._finish_deletion, some)):
-                if outcome is not None and outcome.kind != "ok":
+        silent: set[GroupId] = set()
+        while known:
+            some, known = known[:MAKE_AT_ONCE], known[MAKE_AT_ONCE:]
+            outcomes = await asyncio.gather(*map(self._finish_deletion, some))
+            for info, outcome in zip(some, outcomes, strict=True):
+                if outcome is _NO_LEADER:
+                    silent.add(info.group)
+                elif outcome is not None and outcome.kind != "ok":
                     return outcome
+            known = [info for info in known if info.group not in silent or self._is_fenced(info)]
         return Outcome("ok", Ok())
+
+    def _is_fenced(self, info: QueueInfo) -> bool:
+        """As the copy of its group says that is here, if one is."""
+        machines = [group.machine for group in self._copies() if group.id == info.group]
+        return any(
+            machine.is_fenced(info.queue, info.vhost, info.name)
+            for machine in machines
+            if isinstance(machine, QueueMachine)
+        )
 
     async def _finish_deletion(self, info: QueueInfo) -> Outcome | None:
         made = await self._make(info)
         if made is None or getattr(made.reply, "code", None) != NO_QUEUE:
-            return made
+            silent = made is not None and made is not _NO_CATALOG and made.code in ELSEWHERE
+            return _NO_LEADER if silent and not self._is_fenced(info) else made
         removal = RemoveQueue(info.vhost, info.name, info.queue)
         return await self._seen(await self._retries.ask(CATALOG_GROUP, removal))
 

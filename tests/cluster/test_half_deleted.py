@@ -134,3 +134,24 @@ async def test_who_finishes_deletions_by_such_a_copy_catches_up_too(world: World
     outcome = await node.names.finish_deletions([("/", "q")])
     assert outcome.kind == "ok", outcome
     assert (await node.ask(before.group, enqueue(before.queue, b"x"))).kind == "ok"
+
+
+@pytest.mark.parametrize("half", [False, True])
+async def test_what_may_be_half_deleted_is_no_reason_to_wait_for_a_group_without_a_leader(
+    world: World, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the copy here says that it is."""
+    node = world["n1"]
+    made = await declared(node, {"arguments": {}})
+    if half:
+        monkeypatch.setattr("cluster.members.maintenance.commands_for", lambda *_: [])
+        await delete_half(node)
+        machine: Any = node.groups[made.group].machine
+        await world.until(machine.fenced)
+    for links in world.links.values():
+        links.drop = lambda peer, message: message[0] == made.group
+    await world.until(lambda: node.leader_of(made.group) is None)
+
+    outcome = await node.names.finish_deletions([("/", "q")])
+
+    assert (outcome.kind == "ok") is not half, outcome
