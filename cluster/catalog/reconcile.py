@@ -29,7 +29,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.identity import QueueIdentity
 from cluster.peers.peers import PeerState
-from cluster.types import GroupId, NodeId, QueueId
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
 
 
 def effective_config(
@@ -71,8 +71,8 @@ def commands_for(
     """Make, change and drop these queues of one group so that they are what the catalog says. A
     `RemoveQueue` is for the catalog: whoever deleted the queue in the group has not come so far.
     It is not made again, for its positions would begin at 1 under an id of which others know how
-    far they have read it. What a recovery lost of the catalog was perhaps not deleted: see
-    `lost_queues`.
+    far they have read it. What a recovery lost of the catalog was perhaps not deleted, see
+    `lost_queues`; but a transient queue is nobody's then.
     """
     commands: list[Command] = []
     fenced = set(machine.fenced())
@@ -81,8 +81,8 @@ def commands_for(
     for queue in queues:
         info, kind = catalog.queue_by_id(queue), machine.find(queue)
         if info is None or info.group != group:
-            lost = kind is not None and catalog.has_lost(queue)
-            if (kind is not None or queue in fenced) and queue < known and not lost:
+            kept = kind is not None and group < TRANSIENT_GROUPS and catalog.has_lost(queue)
+            if (kind is not None or queue in fenced) and queue < known and not kept:
                 commands.append(DeleteQueue(queue, as_of=catalog.as_of))
             continue
         declared = catalog.config_of(queue)

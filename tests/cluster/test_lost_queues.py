@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from cluster.catalog.reconcile import lost_queues
+from cluster.catalog.reconcile import commands_for, lost_queues
 from cluster.machine import QueueMachine
 from cluster.machine import commands as c
 from cluster.machine.catalog import CatalogMachine
-from cluster.types import NodeId, QueueId, Stamp, first_term_of
+from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId, Stamp, first_term_of
 
 
 def catalog_of(count: int) -> CatalogMachine:
@@ -50,3 +50,12 @@ def test_not_every_queue_is_looked_at_when_one_is_declared() -> None:
     sys.setprofile(None)
     assert not found
     assert calls[0] < 100
+
+
+def test_transient_ones_go_since_nobody_can_declare_them_again() -> None:
+    """Their node stayed up over the recovery."""
+    catalog, machine = catalog_of(1), group_of(2)
+    lost = QueueId(2)
+    assert not commands_for(catalog, machine, GroupId(1), [lost])
+    (command,) = commands_for(catalog, machine, GroupId(TRANSIENT_GROUPS + 1), [lost])
+    assert command == c.DeleteQueue(lost, as_of=catalog.as_of)
