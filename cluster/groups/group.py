@@ -18,6 +18,7 @@ import structlog
 from cluster.agreed_time import AgreedTime, LogTime
 from cluster.codec.cbor import pack
 from cluster.codec.entries import AnyCommand, encode_entry, version_needed, written_under
+from cluster.codec.errors import CodecError
 from cluster.groups.applying import KINDS_OF_RAFT, SKIPPED_BYTES_MAX, Applying
 from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_options import GroupOptions
@@ -574,15 +575,21 @@ class Group:
             self._append(batch, now_ms)
 
     def _append(self, batch: EntryBatch, now_ms: int) -> None:
-        data = encode_entry(now_ms, batch.commands, self._writes)
         # What was decided is taken: a part exceeds its transaction by a few bytes, of its numbers.
         is_part = len(batch.commands) == 1 and type(batch.commands[0]) is TransactionPart
-        if len(data) <= ENTRY_BYTES_MAX or is_part:
-            member = self.member
-            self._proposals.appended(member.append(data), member.core.term, batch)
-        elif len(batch.commands) == 1:
-            self._proposals.refuse(batch, too_large(len(data)))
-        else:  # weights are estimates
+        try:
+            data = encode_entry(now_ms, batch.commands, self._writes)
+        except CodecError as error:  # whoever proposes such a thing must not end the group
+            wrong = refused("bad_argument", str(error))
+        else:
+            if len(data) <= ENTRY_BYTES_MAX or is_part:
+                member = self.member
+                self._proposals.appended(member.append(data), member.core.term, batch)
+                return
+            wrong = too_large(len(data))
+        if len(batch.commands) == 1:
+            self._proposals.refuse(batch, wrong)
+        else:  # weights are estimates, and what cannot be written is one of them
             for one in batch.one_by_one:
                 self._append(one, now_ms)
 

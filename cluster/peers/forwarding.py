@@ -142,6 +142,8 @@ class Forwarder:
             _finish(done, refused("overloaded", f"too many questions to node {peer} are open"))
         except NotSent:
             _finish(done, refused("no_leader", f"node {peer}, the leader, cannot be reached"))
+        except CodecError as error:  # it cannot be written
+            _finish(done, refused("bad_argument", str(error)))
         else:
             answer.add_done_callback(answered)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
@@ -12,9 +13,9 @@ from cluster.groups.group import Group
 from cluster.log.dump import dump
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
-from cluster.machine.commands import Pause, Purge
+from cluster.machine.commands import Pause, Purge, PutEntry
 from cluster.machine.effects import Applied
-from cluster.types import GroupId, QueueId, Stamp
+from cluster.types import CATALOG_GROUP, GroupId, QueueId, Stamp
 from tests.cluster.world import MakeWorld, World, enqueue
 
 pytestmark = pytest.mark.virtual_time
@@ -102,3 +103,19 @@ async def test_it_is_noted_with_its_bytes(make_world: MakeWorld) -> None:
     (line,) = [each for each in out.getvalue().splitlines() if "KeyError" in each]
     assert "a bug" in line
     assert "13" + f"{queue:02x}" + "f5" in line, "tag 19, the queue, true"
+
+
+async def test_what_cannot_be_written_is_refused_and_costs_nothing_else(world: World) -> None:
+    half = PutEntry("vhosts", ("half",), {"description": "\ud800"})
+    whole = PutEntry("vhosts", ("whole",), {"description": "in the same batch"})
+    leader = world.group(CATALOG_GROUP)
+    follower = world.other_than(leader.node)
+
+    here = await asyncio.gather(leader.ask(half), leader.ask(whole))
+    there = await follower.ask(CATALOG_GROUP, half)
+
+    assert [each.kind for each in here] == ["refused", "ok"]
+    for refused in (here[0], there):
+        assert (refused.kind, refused.code) == ("refused", "bad_argument")
+        assert "surrogates not allowed" in (refused.reason or "")
+    assert world.group(CATALOG_GROUP) is leader
