@@ -201,7 +201,9 @@ class ManagementRoutes:
             body, redirect = await _form(request)
         else:
             body = await _body(request)
-        call = Call(self._services, self._observer, user, names, request.query, body)
+        call = Call(
+            self._services, self._observer, user, names, request.query, body, request.headers
+        )
         found = await route.handler(call)
         if redirect is not None:
             return Response(303, headers={"Location": redirect})

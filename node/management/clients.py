@@ -11,6 +11,9 @@ from node.management.paging import listed_as_is
 
 Json = dict[str, Any]
 
+#: What a close frame of a WebSocket has room for.
+REASON_BYTES_MAX = 100
+
 #: What nodes tell each other of a client, and nobody else.
 _INTERNAL = frozenset({"session", "id", "consumers"})
 
@@ -61,13 +64,19 @@ async def one_channel(call: Call) -> Json:
     return await _one(call, "channels", call.names["channel"])
 
 
+def _reason(call: Call) -> str:
+    """What the client is told: a header says it, as in RabbitMQ. Its bytes may be anything."""
+    given = call.headers.get("X-Reason", "").encode(errors="surrogateescape")
+    return given[:REASON_BYTES_MAX].decode(errors="replace") or "Closed via management plugin"
+
+
 async def close_connection(call: Call) -> Response:
     """Its own, or anybody's for an administrator."""
     name = call.names["connection"]
     shown = await _one(call, "connections", name)
     if shown.get("user") != call.user.name and not call.has("administrator"):
         raise not_authorised("User not authorised to access object")
-    if not await call.observer.close_connection(name, "Closed via management plugin"):
+    if not await call.observer.close_connection(name, _reason(call)):
         raise not_found()
     return DONE
 
@@ -79,7 +88,7 @@ async def close_connections(call: Call) -> Response:
         raise not_authorised("User not authorised to access object")
     for each in await _visible(call, "connections"):
         if each.get("user") == name:
-            await call.observer.close_connection(each["name"], "Closed via management plugin")
+            await call.observer.close_connection(each["name"], _reason(call))
     return DONE
 
 

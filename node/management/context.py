@@ -40,6 +40,7 @@ class Call:
     names: Mapping[str, str]  # from the path, decoded
     query: Mapping[str, str]
     body: Body = field(default_factory=lambda: Body({}))
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def catalog(self) -> CatalogMachine:

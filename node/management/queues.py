@@ -187,7 +187,8 @@ def queue(call: Call, info: QueueInfo, facts: QueueFacts | None) -> Json:
         "durable": info.durable,
         "auto_delete": info.auto_delete,
         "exclusive": info.exclusive,
-        "arguments": dict(info.arguments),
+        # As declared: tools compare it. What a stream is besides, `streams` shows.
+        "arguments": {k: v for k, v in info.arguments.items() if k != STREAM_CONFIG},
         "node": leader or info.node,
         "state": "running" if facts is not None else "down",
         "policy": None if policy is None else policy[0],

@@ -16,6 +16,8 @@ from typing import Any, cast
 DEPTH_MAX = 64
 
 NOT_A_NUMBER = "NaN and infinity are no values"
+#: JSON can say it: "\\ud800" alone. No log and no answer can hold it.
+HALF_A_CHARACTER = "half of a character (a lone surrogate) is no text"
 TOO_DEEP = f"values are nested deeper than {DEPTH_MAX}"
 
 
@@ -29,11 +31,24 @@ def wrong_value(value: Any) -> str | None:
         if type(each) is float:
             if not isfinite(each):
                 return NOT_A_NUMBER
+        elif type(each) is str:
+            if not (each.isascii() or _can_be_written(each)):
+                return HALF_A_CHARACTER
         elif type(each) is dict:
-            left += [(one, depth + 1) for one in cast("dict[Any, Any]", each).values()]
+            inner = cast("dict[Any, Any]", each)
+            left += [(one, depth + 1) for one in inner.values()]
+            left += [(name, depth) for name in inner]
         elif type(each) in (list, tuple):
             left += [(one, depth + 1) for one in cast("list[Any]", each)]
     return None
+
+
+def _can_be_written(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _nothing(_: Any) -> None:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from node.messages import tables
 from node.messages.amqp_errors import SYNTAX_ERROR, ConnectionError_
@@ -294,7 +294,9 @@ def _joined(raw: Mapping[str, bytes]) -> bytes:
 
 def _encoded(name: str, kind: str, value: Any) -> bytes:
     if kind is _TABLE:
-        return tables.encode_table(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} is {value!r}; allowed: names with values")
+        return tables.encode_table(cast("Mapping[str, Any]", value))
     if kind is _SHORT:
         raw = str(value).encode()
         if len(raw) > 255:

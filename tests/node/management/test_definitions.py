@@ -146,6 +146,7 @@ async def test_a_stream_of_rabbitmq_is_a_stream_here(api: Api):
 
     about = await api.get("queues/%2F/events")
     assert about["type"] == "stream"
+    assert about["arguments"] == stream["arguments"]  # Terraform makes anew what has others
     config = (await api.get("streams/%2F/events"))["config"]
     assert config["max_age"] == 7 * 86_400 * 10**9
     assert config["max_bytes"] == 1_000_000

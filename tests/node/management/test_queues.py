@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import aio_pika
@@ -105,6 +105,31 @@ async def test_what_is_taken_and_requeued_is_there_again(api: Api):
     assert last[0]["properties"]["headers"] == {"x-delivery-count": 1}
     assert (last[0]["payload"], last[0]["payload_bytes"]) == ("", 1)
     assert await api.take("q") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"properties": {"headers": 5}}, "headers is 5"),
+        ({"properties": {"headers": {"a": "\ud800"}}}, "half of a character"),
+        ({"properties": {}, "payload": "\ud800"}, "half of a character"),
+        ({"properties": {}, "\ud800": 1}, "half of a character"),
+    ],
+)
+async def test_a_message_that_cannot_be_is_refused(api: Api, body: dict[str, Any], words: str):
+    message = {"routing_key": "q", "payload": "m", "payload_encoding": "string"}
+
+    reply = await api.ask("POST", "exchanges/%2F/amq.default/publish", {**message, **body})
+
+    assert reply.status == 400, reply
+    assert words in reply.value["reason"]
+
+
+async def test_half_a_character_costs_its_request_and_not_the_catalog(api: Api):
+    reply = await api.ask("PUT", "vhosts/v", {"description": "\ud800"})
+
+    assert (reply.status, reply.value["error"]) == (400, "bad_request")
+    assert await api.put("vhosts/v", description="\U0001f600") == 201
 
 
 async def test_bytes_that_are_no_text_come_as_base64(api: Api):
@@ -361,12 +386,16 @@ async def test_a_connection_is_listed_and_closed(tmp_path: Path):
         path = f"connections/{quote(shown['name'], safe='')}"
         assert (await api.get(path))["user"] == "guest"
         assert len(await api.get(f"{path}/channels")) == 1
-        assert await api.delete(path) == 204
+        underlay = cast(Any, await channel.get_underlay_channel())
+        told: Any = underlay.connection.closing  # what the broker said is its error
+        assert (await api.ask("DELETE", path, X_Reason="moving \N{EM DASH} soon")).status == 204
 
         async def gone() -> bool:
             return await api.get("connections") == []
 
         await until(gone)
+        with pytest.raises(aio_pika.exceptions.ConnectionClosed, match=r"moving . soon"):
+            await told
         assert await api.delete(path) == 404
 
 
