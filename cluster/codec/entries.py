@@ -51,10 +51,10 @@ from cluster.machine.commands import (
     TransactionPart,
 )
 from cluster.machine.marks import keys_of
-from cluster.machine.policies import SETTINGS_SINCE
+from cluster.machine.policies import SETTINGS_SINCE, STREAMS
 from cluster.machine.replies import Chunk, Reply, StreamChunk
 from cluster.machine.stream.settings import CONSUMER_FIELDS_SINCE, STREAM_FIELDS_SINCE
-from cluster.machine.versions import ERAS_SINCE, RESOLVES_SINCE
+from cluster.machine.versions import ERAS_SINCE, RESOLVES_SINCE, STREAM_POLICIES_SINCE
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, value
 
 Convert = Callable[[Any], Any]
@@ -597,7 +597,9 @@ def _needed_within(command: Command) -> int:
             given = command.arguments.get(STREAM_CONFIG)
             return max(version, _newest_of(given, STREAM_FIELDS_SINCE))
         case commands.PutEntry():
-            return _newest_of(command.value.get("definition"), SETTINGS_SINCE)
+            version = _newest_of(command.value.get("definition"), SETTINGS_SINCE)
+            streams = command.value.get("apply_to") == STREAMS
+            return max(version, STREAM_POLICIES_SINCE if streams else 1)
         case commands.PutConsumer():
             return _newest_of(command.config, CONSUMER_FIELDS_SINCE)
         case commands.UpgradeMachine():

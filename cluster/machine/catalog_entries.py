@@ -17,8 +17,14 @@ from cluster.machine.checks import (
     shown,
     text,
 )
-from cluster.machine.policies import SETTINGS_SINCE, PolicyTable, regex, wrong_definition
-from cluster.machine.versions import MACHINE_VERSION
+from cluster.machine.policies import (
+    SETTINGS_SINCE,
+    STREAMS,
+    PolicyTable,
+    regex,
+    wrong_definition,
+)
+from cluster.machine.versions import MACHINE_VERSION, STREAM_POLICIES_SINCE
 
 DESCRIPTION_BYTES_MAX = 4_096
 PASSWORD_HASH_BYTES_MAX = 1_024
@@ -89,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _policy(table: PolicyTable) -> _EntryKind:
-    targets = ["all", "queues", "quorum_queues", "classic_queues"]
+    targets = ["all", "queues", "quorum_queues", "classic_queues", STREAMS]
     targets += ["exchanges"] if table == "policies" else []
     fields = {
         "pattern": _Field(regex),
@@ -195,6 +201,9 @@ def checked_value(
     for name, since in kind.settings_since.items():
         if since > version and name in result["definition"]:
             raise BadValue(f"{name} is not known before all nodes run machine version {since}")
+    if result.get("apply_to") == STREAMS and version < STREAM_POLICIES_SINCE:
+        needed = f"all nodes run machine version {STREAM_POLICIES_SINCE}"
+        raise BadValue(f"apply_to {STREAMS} is not known before {needed}")
     return result
 
 

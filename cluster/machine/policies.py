@@ -12,15 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cluster.machine.arguments import SLO_OLDEST_AGE, SLO_SINCE, settings_from, wrong_value
+from cluster.machine.arguments import (
+    SLO_OLDEST_AGE,
+    SLO_SINCE,
+    STREAM,
+    settings_from,
+    wrong_value,
+)
 from cluster.machine.catalog_tables import Entries, QueueInfo
 from cluster.machine.checks import BadValue, is_plain, is_text, shown, text
 from cluster.machine.commands import QueueConfig
-from cluster.machine.versions import FEDERATION_SINCE
+from cluster.machine.versions import FEDERATION_SINCE, STREAM_POLICIES_SINCE
 from cluster.types import QueueId
 
 PolicyTarget = Literal["queues", "exchanges"]
 PolicyTable = Literal["policies", "operator_policies"]
+
+#: What a policy may be said to apply to, from `STREAM_POLICIES_SINCE` on.
+STREAMS = "streams"
 
 #: A pattern is matched against names of at most 255 bytes; only administrators write any.
 PATTERN_BYTES_MAX = 2_048
@@ -54,6 +63,8 @@ FEDERATION = ("federation-upstream", "federation-upstream-set", FEDERATION_PATTE
 #: Settings that a later machine version brought.
 SETTINGS_SINCE = {
     FEDERATION_PATTERN: FEDERATION_SINCE,
+    "initial-cluster-size": STREAM_POLICIES_SINCE,
+    "stream-filter-size-bytes": STREAM_POLICIES_SINCE,
     SLO_OLDEST_AGE.removeprefix("x-"): SLO_SINCE,
 }
 #: RabbitMQ's names without effect on a queue; definitions of its clusters are full of them.
@@ -67,6 +78,7 @@ _WITHOUT_EFFECT = frozenset(
         "ha-promote-on-shutdown",
         "ha-sync-batch-size",
         "ha-sync-mode",
+        "initial-cluster-size",
         "max-age",
         "max-in-memory-bytes",
         "max-in-memory-length",
@@ -76,6 +88,7 @@ _WITHOUT_EFFECT = frozenset(
         "queue-mode",
         "queue-version",
         "single-active-consumer",
+        "stream-filter-size-bytes",
         "stream-max-segment-size-bytes",
         "target-group-size",
     }
@@ -196,7 +209,8 @@ class Policies:
         kind: str | None = arguments.get("x-queue-type")
         if kind is None:
             kind = (self._entries.find("vhosts", vhost) or {}).get("default_queue_type")
-        return self.find(table, vhost, name, "queues", f"{kind or 'classic'}_queues")
+        word = STREAMS if kind == STREAM else f"{kind or 'classic'}_queues"
+        return self.find(table, vhost, name, "queues", word)
 
     def config_of(self, info: QueueInfo) -> QueueConfig:
         """The effective settings. The same object as long as nothing changes."""

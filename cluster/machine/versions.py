@@ -34,7 +34,8 @@ new machine version on.
 |         |         | what a stream would refuse refuses the whole transaction; |
 |         |         | room is kept until the group that decides says that it is over; |
 |         |         | dead letters for a full stream wait, and are not refused; |
-|         |         | a queue stays split over all shards that are there |
+|         |         | a queue stays split over all shards that are there; |
+|         |         | policies for streams |
 
 A node says at every start what it can run, in the catalog: see `declared`. The text stands among
 its addresses, which releases before 0.2 keep and copy without looking at them; so replicas of such
@@ -52,6 +53,9 @@ MACHINE_VERSION: Final = 5
 
 #: From when on exchanges of type `x-federation-upstream` and policies by a pattern are known.
 FEDERATION_SINCE: Final = 5
+
+#: From when on policies can be for streams alone, and have all of RabbitMQ's keys for them.
+STREAM_POLICIES_SINCE: Final = 5
 
 #: From when on states know the era of their log, which a recovery or a restore begins.
 ERAS_SINCE: Final = 5

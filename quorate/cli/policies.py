@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="POLICY", help="Name of the policy.
 Operator = Annotated[
     bool, typer.Option("--operator", help="Operator policies, which cap what others set.")
 ]
-Target = Literal["all", "queues", "exchanges", "quorum_queues", "classic_queues"]
+Target = Literal["all", "queues", "exchanges", "quorum_queues", "classic_queues", "streams"]
 
 
 def _table(operator: bool) -> str:

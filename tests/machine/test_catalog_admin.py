@@ -113,7 +113,7 @@ def test_an_entry_is_kept_with_all_its_fields_until_it_is_dropped(
         ("policies", ["/", "p"], {"pattern": "a"}, "definition must be a map of settings"),
         ("policies", ["/", "p"], {**POLICY, "definition": {}}, "the definition is empty"),
         ("policies", ["/", "p"], {**POLICY, "definition": {5: 1}}, "5 is not a policy setting"),
-        ("policies", ["/", "p"], {**POLICY, "apply_to": "streams"}, "apply_to must be one of all"),
+        ("policies", ["/", "p"], {**POLICY, "apply_to": "topics"}, "apply_to must be one of all"),
         ("policies", ["/", "p"], {**POLICY, "priority": True}, "priority must be an integer"),
         ("operator_policies", ["/", "p"], {**POLICY, "apply_to": "exchanges"}, "must be one of"),
         ("vhost_limits", ["/"], {"max-queues": -2}, "max-queues must be an integer of at least"),

@@ -75,12 +75,16 @@ def test_the_policy_with_the_highest_priority_counts_and_of_equals_the_first_by_
 
 def test_a_policy_applies_to_what_it_says():
     book = Book()
-    for priority, to in enumerate(["all", "exchanges", "classic_queues", "quorum_queues"]):
+    book.apply(c.UpgradeMachine(5))
+    kinds = ["classic_queues", "quorum_queues", "streams"]
+    for priority, to in enumerate(["all", "exchanges", *kinds]):
         put(book, to, apply_to=to, priority=priority)
     book.queue("classic", {"x-queue-type": "classic"})
     book.queue("quorum", {"x-queue-type": "quorum"})
+    book.queue("stream", {"x-queue-type": "stream", "x-stream": {"subjects": ["a"]}})
     book.queue("q")
 
+    assert counting(book, "stream") == "streams"
     assert counting(book, "e", "exchanges") == "exchanges"
     assert counting(book, "classic") == counting(book, "q") == "classic_queues"
     assert counting(book, "quorum") == "quorum_queues"
@@ -332,3 +336,23 @@ def test_a_policy_federates_by_a_pattern_since_machine_version_5():
     assert "version 5" in old.refuses(command, BAD_ARGUMENT)
     new.does(command)
     assert counting(new, "f", "exchanges") == "f"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"definition": {"max-age": "7D"}, "apply_to": "streams"},
+        {"definition": {"initial-cluster-size": 3}},
+        {"definition": {"stream-filter-size-bytes": 16}},
+    ],
+    ids=str,
+)
+def test_a_policy_is_for_streams_since_machine_version_5(value: dict[str, Any]):
+    command = c.PutEntry("policies", ["/", "s"], {"pattern": "^s", **value})
+    old, new = Book(), Book()
+    for book, version in ((old, 4), (new, 5)):
+        book.apply(c.UpgradeMachine(version))
+
+    assert version_needed(command) == 5
+    assert "version 5" in old.refuses(command, BAD_ARGUMENT)
+    new.does(command)

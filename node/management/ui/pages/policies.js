@@ -8,7 +8,7 @@ function edit(kind, vhosts, row, done) {
   openDialog(html`<${Dialog} title=${row ? `Policy ${row.name}` : "Add a policy"} done=${done} fields=${[
     ...(row ? [] : [{ key: "name", label: "Name", required: true }, { key: "vhost", label: "Virtual host", kind: "select", options: vhosts, value: vhosts[0] }]),
     { key: "pattern", label: "Names that match (regular expression)", required: true, value: row?.pattern ?? "" },
-    { key: "apply", label: "Applies to", kind: "select", options: ["queues", "exchanges", "all"], value: row?.["apply-to"] ?? "queues" },
+    { key: "apply", label: "Applies to", kind: "select", options: ["queues", "quorum_queues", "classic_queues", "streams", "exchanges", "all"], value: row?.["apply-to"] ?? "queues" },
     { key: "priority", label: "Priority", kind: "number", value: row?.priority ?? 0 },
     { key: "definition", label: "Definition (JSON)", kind: "area", value: row ? JSON.stringify(row.definition, null, 2) : '{"max-length": 100000}' },
   ]} run=${async (values) => {
