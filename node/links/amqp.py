@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import aiormq
 from aiormq.abc import DeliveredMessage
 from aiormq.channel import Channel
-from aiormq.connection import TransportFactory
+from aiormq.connection import FrameReceiver, TransportFactory
 from pamqp import commands, constants
 from yarl import URL
 
@@ -167,7 +167,7 @@ class AmqpClient:
             url = _LOCAL_URL.format(vhost=path)
         else:
             url = translated(uri)
-        connection = aiormq.Connection(
+        connection = _Connection(
             URL(url, encoded=True),
             transport_factory=factory,
             client_properties={"connection_name": name},
@@ -180,6 +180,30 @@ class AmqpClient:
                 await connection.close()
             raise
         return LinkConnection(connection, without_password(uri))
+
+
+class _Refusals:
+    """Reads frames for `_Connection`, and says why the other side closed. aiormq says then that a
+    frame is not the one that it waited for, and not what is in it.
+    """
+
+    def __init__(self, frames: FrameReceiver) -> None:
+        self._frames = frames
+
+    async def get_frame(self) -> Any:
+        found = await self._frames.get_frame()
+        if isinstance(found[2], commands.Connection.Close):
+            raise aiormq.exceptions.ConnectionClosed(found[2].reply_code, found[2].reply_text)
+        return found
+
+
+class _Connection(aiormq.Connection):
+    @staticmethod
+    async def _rpc(
+        request: Any, writer: Any, frame_receiver: FrameReceiver, wait_response: bool = True
+    ) -> Any:
+        frames = cast(Any, _Refusals(frame_receiver))
+        return await aiormq.Connection._rpc(request, writer, frames, wait_response)
 
 
 class _Local(TransportFactory):

@@ -274,6 +274,17 @@ async def test_a_shovel_that_cannot_connect_says_which_end_and_where(api: Api):
     assert f"cannot connect to the source amqp://u@127.0.0.1:{port}: " in said
 
 
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_shovel_says_why_it_was_not_let_in(api: Api, address: str, away: bool):
+    await api.queue("a")
+    await shovel(api, src_uri=f"{address if away else 'amqp://'}/nowhere")
+
+    async def says() -> str | None:
+        return (await state(api)).get("reason")
+
+    assert "vhost 'nowhere'" in await until(says)
+
+
 async def test_a_shovel_acts_as_who_put_it(api: Api):
     await api.queue("a")
     await api.put("users/u", password="p", tags="policymaker")
