@@ -166,6 +166,11 @@ async def import_these(call: Call) -> Response:
     return Response(200, {"imported": plan.imported, "report": report}) if report else DONE
 
 
+def _asks_for_group(arguments: Any) -> bool:
+    """What is no object is refused with all else that is wrong."""
+    return isinstance(arguments, dict) and "x-queue-group" in arguments
+
+
 async def _planned(call: Call, *, skip: bool) -> ImportPlan:
     vhost = call.names.get("vhost")
     order = IN_VHOST if vhost is not None else (*IN_CLUSTER, *IN_VHOST)
@@ -184,7 +189,7 @@ async def _planned(call: Call, *, skip: bool) -> ImportPlan:
     texts = [(v, n) for v, n in names if isinstance(v, str) and isinstance(n, str)]
     reply_of(await cluster.names.finish_deletions(texts))
     makes_groups = any(
-        name == "queues" and "x-queue-group" in (item.values.get("arguments") or {})
+        name == "queues" and _asks_for_group(item.values.get("arguments"))
         for name, items in sections
         for item in items
     )

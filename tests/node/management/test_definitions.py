@@ -357,3 +357,12 @@ async def test_a_deletion_that_ended_half_way_does_not_take_what_is_imported(
         assert machine_of(nodes, "q")[1].find(after.queue) is not None
         bound = (await api.ask("GET", "queues/%2F/q/bindings")).value
         assert "amq.fanout" in [each["source"] for each in bound]
+
+
+async def test_arguments_that_are_no_object_are_named(api: Api):
+    queue = {"name": "q", "vhost": "/", "durable": True, "arguments": 5}
+
+    reply = await api.post("definitions", queues=[queue])
+
+    assert (reply.status, reply.value["report"][0]["name"]) == (400, "q")
+    assert "arguments must be an object" in reply.value["reason"]
