@@ -25,6 +25,7 @@ import asyncio
 import base64
 import json
 import random
+from collections import deque
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ PULL_S: Final = 1.0
 PAUSE_S: Final = 0.1
 ACK_WAIT_S: Final = 2.0
 CRASH_SHARE: Final = 0.01
-AGAIN_SHARE: Final = 0.1  # of publishes that are known to be stored are published again
+AGAIN_SHARE: Final = 0.1  # of publishes that are known to be stored are published again,
+AGAIN_OF: Final = 500  # of the last ones: well within the streams' window, however long a run is
 #: Of the answers of JetStream.
 UNAVAILABLE, NO_RESOURCES, WRONG_LAST, NO_MESSAGE = 10008, 10023, 10071, 10037
 
@@ -298,18 +300,18 @@ class Streams:
     async def _publish_all(self, process: _Process, stream: str) -> None:
         dice = process.dice
         pause_s = 1 / (PUBLISHES_PER_S * self._scene.pace)
-        stored: list[tuple[str, str]] = []
+        stored = deque[tuple[str, str]](maxlen=AGAIN_OF)
         while not self._ending.is_set():
             some = [self._subject(stream, dice) for _ in range(dice.randint(1, BATCH_MAX))]
             puts = [self._put(process, stream, each, dice.random() < 0.8) for each in some]
             if stored and dice.random() < AGAIN_SHARE:
                 subject, body = dice.choice(stored)
                 puts.append(self._put(process, stream, subject, True, body=body))
-            stored += [
+            stored.extend(
                 (op.value["subject"], op.value["body"])
                 for op in await asyncio.gather(*puts)
                 if op.type == "ok" and op.value["id"]
-            ]
+            )
             if dice.random() < CRASH_SHARE:
                 process.client.drop()
             await wait(self._ending, dice.uniform(0.0, 2 * pause_s))
