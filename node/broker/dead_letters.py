@@ -14,11 +14,14 @@ the rest comes again.
 
 An exchange may route a letter to several queues: it is safe when it is in all of them.
 
-A stream that takes none, or not this one, and never will is as good as no queue: what it refuses is
-dropped, and the log of the node says why.
+A letter without a queue that takes it is dropped, and the log of the node says so. A stream that
+takes none, or not this one, and never will is as good as no queue. But of a source whose strategy
+is at-least-once nothing is dropped: RabbitMQ keeps it, too, where publishes are refused by a full
+queue (else it drops letters all the same).
 
-One that this node's log does not give stays in the outbox: another leader may have it. It goes
-behind the others, under a new number: with the old one the target would take it for repeated later.
+Such a one stays in the outbox, and one that this node's log does not give: another leader may have
+it. They go behind the others, under new numbers: with the old ones the target would take them for
+repeated later.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ _FOR_GOOD: Final = {
     errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
 }
 
+STRATEGY: Final = "dead-letter-strategy"
 DEAD_LETTERS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 20
 BACKOFF_S_MIN = 0.05
@@ -78,8 +82,8 @@ class RoutedDeadLetter:
     priority: int = 0  # as published
 
 
-class _Unreadable(Exception):
-    """The first ones of the outbox are: so many, up to `number`."""
+class _Stay(Exception):
+    """The first ones of the outbox do, for now: so many, up to `number`."""
 
     def __init__(self, count: int, number: int) -> None:
         super().__init__()
@@ -108,6 +112,7 @@ class DeadLetters:
         self._working: set[QueueId] = set()
         # Entry and place in it of those that were named.
         self._unreadable: dict[QueueId, set[tuple[int, int]]] = {}
+        self._kept: dict[QueueId, set[tuple[int, int]]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -118,7 +123,7 @@ class DeadLetters:
 
     async def _work(self, group: GroupId, queue: QueueId) -> None:
         backoff_s = BACKOFF_S_MIN
-        passed = 0  # that could not be read, since it slept
+        passed = 0  # that stayed, since it slept
         try:
             while True:
                 try:
@@ -129,7 +134,7 @@ class DeadLetters:
                     if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
                         backoff_s = BACKOFF_S_MIN
                         continue
-                except _Unreadable as found:
+                except _Stay as found:
                     passed += found.count
                     if await self._put_off(group, queue, found, passed):
                         continue
@@ -141,13 +146,12 @@ class DeadLetters:
         finally:
             self._working.discard(queue)
             self._unreadable.pop(queue, None)
+            self._kept.pop(queue, None)
             for key in [key for key in self._dropped if key[0] == queue]:
                 del self._dropped[key]
 
-    async def _put_off(
-        self, group: GroupId, queue: QueueId, found: _Unreadable, passed: int
-    ) -> bool:
-        """Whether others come first now. Not when none of all can be read."""
+    async def _put_off(self, group: GroupId, queue: QueueId, found: _Stay, passed: int) -> bool:
+        """Whether others come first now. Not when all of them stay."""
         view = self._broker.machine(group).queue(queue)
         if view is None or passed >= view.dead_letter_count:
             return False
@@ -201,24 +205,41 @@ class DeadLetters:
         if view is None:
             return []
         named = self._unreadable.setdefault(queue, set())
+        kept = self._kept.setdefault(queue, set())
+        keeps = self._keeps(group_id, queue)
         dead_letters: list[RoutedDeadLetter] = []
         unreadable: list[DeadLetter] = []
-        size = 0
+        stay: DeadLetter | None = None  # the last of those at the front that do
+        count = size = 0
         for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
+            place = dead.index, dead.offset
             dead_letter = await self._read(group, dead, view.vhost, view.name)
-            if dead_letter is None:
+            if dead_letter is None or (keeps and not dead_letter.targets):
                 if dead_letters:
                     break
-                unreadable.append(dead)
+                stay, count = dead, count + 1
+                if dead_letter is None:
+                    unreadable.append(dead)
+                elif place not in kept:
+                    kept.add(place)
+                    log.warning(
+                        "dead_letter_kept",
+                        queue=view.name,
+                        number=dead.number,
+                        exchange=dead.exchange,
+                        key=dead_letter.key,
+                        next="bind a queue to the exchange for this key; the letter waits for it",
+                    )
                 continue
-            named.discard((dead.index, dead.offset))
-            if unreadable:
+            named.discard(place)
+            kept.discard(place)
+            if stay is not None:
                 break
             size += len(dead_letter.body)
             if dead_letters and size > BYTES_AT_ONCE:
                 break
             dead_letters.append(dead_letter)
-        if not unreadable:
+        if stay is None:
             return dead_letters
         there = {dead.number for dead in machine.dead_letters(queue)}  # or gone with the queue
         for dead in unreadable:
@@ -227,7 +248,19 @@ class DeadLetters:
                 log.error(
                     "dead_letter_unreadable", queue=view.name, number=dead.number, index=dead.index
                 )
-        raise _Unreadable(len(unreadable), unreadable[-1].number)
+        raise _Stay(count, stay.number)
+
+    def _keeps(self, group: GroupId, queue: QueueId) -> bool:
+        """What no queue takes, by this queue's strategy."""
+        catalog = self._broker.cluster.catalog_machine
+        view, info = self._broker.machine(group).queue(queue), catalog.queue_by_id(queue)
+        if view is None or info is None or view.config.overflow == "drop-head":
+            return False
+        strategy = info.arguments.get(f"x-{STRATEGY}")
+        if strategy is None:
+            policy = catalog.policy_for(info.vhost, info.name, "queues")
+            strategy = None if policy is None else policy[1]["definition"].get(STRATEGY)
+        return strategy == "at-least-once"
 
     async def _read(
         self, group: GroupLike, dead: DeadLetter, vhost: str, name: str
@@ -320,8 +353,8 @@ class DeadLetters:
             reason = _FOR_GOOD.get(code)
             if code == errors.WRONG_SUBJECT and (target.stream or {}).get("mirror"):
                 reason = "the stream is a mirror"
-            if reason is None:
-                waits = "is full" if code == errors.NO_ROOM else f"refuses it ({code})"
+            if reason is None or self._keeps(group, queue):
+                waits = "is full" if code == errors.NO_ROOM else f"refuses it ({reason or code})"
                 raise _Later(f"the target {waits}", safe)
             # What is no matter of a letter's size is one of all behind it.
             end = taken + 1 if code == errors.MESSAGE_TOO_LARGE else len(run)

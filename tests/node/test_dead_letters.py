@@ -16,6 +16,7 @@ from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.admission import BODIES_MAX
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog_commands import PutEntry
 from cluster.machine.commands import (
     BodyPart,
     Command,
@@ -122,6 +123,7 @@ class Source(DeadLetters):
         self.at_once = at_once
         self.leads = True
         self.fail_next = 0
+        self.keeps = False
         self.late: dict[int, QueueInfo] = {}  # targets that a caught up catalog knows
 
     async def catch_up(self) -> bool:
@@ -142,6 +144,9 @@ class Source(DeadLetters):
             dead_letter for dead_letter in self.outbox if dead_letter.number > command.number
         ]
         return Ok()
+
+    def _keeps(self, group: GroupId, queue: QueueId) -> bool:
+        return self.keeps
 
     async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
         if not self.leads:
@@ -559,6 +564,66 @@ async def test_what_cannot_be_read_stays_holds_up_no_others_and_comes_when_it_ca
         await until(lambda: not source.dead_letters(work.queue))
         await client.ask(20, 4, "dead", {"credit": 1000})
         assert [body for _, body in await client.deliveries(4)] == [b"2", b"4", b"1", b"3"]
+
+
+AT_LEAST_ONCE = {"dead-letter-strategy": "at-least-once"}
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+@pytest.mark.parametrize("overflow", ["reject-publish", "drop-head"])
+async def test_at_least_once_keeps_what_no_queue_takes_until_one_does(
+    nodes: Nodes, by_policy: bool, overflow: str
+):
+    """Where a full queue refuses publishes; else it is dropped, as in RabbitMQ."""
+    broker = nodes.one.broker
+    said = {} if by_policy else {"dead_letter_strategy": "at-least-once"}
+    await nodes.declare(
+        "work",
+        dead_letter_exchange="",
+        dead_letter_routing_key="later",
+        overflow=overflow,
+        **said,
+    )
+    if by_policy:
+        policy = {"pattern": "work", "apply_to": "all", "priority": 0, "definition": AT_LEAST_ONCE}
+        outcome = await nodes.one.cluster.change(PutEntry("policies", ("/", "p"), policy))
+        assert outcome.kind == "ok"
+    work = broker.locate("/", "work")
+    assert work is not None
+    source = broker.machine(work.group)
+    with capture_logs() as logs:
+        async with Client(nodes.url("n1")) as client:
+            await client.publish("work", b"1", b"2")
+            _, _, consumer, _ = await client.ask(20, 2, "work", {"credit": 1000})
+            await client.deliveries(2)
+            assert await client.ask(32, 3, "work", consumer, [[1, 2]]) == [3, 3, 2]
+            if overflow == "drop-head":
+                await until(lambda: not source.dead_letters(work.queue))
+                assert sum(each["event"] == "dead_letter_dropped" for each in logs) == 2
+                return
+            kept = "dead_letter_kept"
+            await until(lambda: sum(each["event"] == kept for each in logs) == 2)
+            assert len(source.dead_letters(work.queue)) == 2
+
+            await nodes.declare("later")
+            await until(lambda: not source.dead_letters(work.queue))
+            await client.ask(20, 4, "later", {"credit": 1000})
+            assert [body for _, body in await client.deliveries(2)] == [b"1", b"2"]
+    assert not [each for each in logs if each["event"] == "dead_letter_dropped"]
+
+
+async def test_at_least_once_keeps_what_a_stream_refuses_for_good():
+    cluster = Cluster()
+    stream = stream_target(cluster, sealed=True)
+    source = Source(cluster, dead_letters(stream), at_once=100)
+    source.keeps = True
+    with capture_logs() as logs:
+        source.ready(GroupId(1), SOURCE)
+        await until(lambda: any(each["event"] == "dead_letters_wait" for each in logs))
+    assert len(source.outbox) == 1
+    assert "the stream is sealed" in logs[-1]["reason"]
+    source.leads = False
+    await until(lambda: not source._working)
 
 
 async def test_a_letter_keeps_its_priority_in_a_queue_of_another_group(nodes: Nodes):
