@@ -230,12 +230,13 @@ class Node:
             **http.addresses,
             "peer": settings.peers.get(settings.node, settings.peer),
         }
-        amqp = settings.amqp_advertise or settings.amqp
-        if amqp is not None:
-            addresses["amqp"] = amqp
-        if settings.amqps is not None:
-            addresses["amqps"] = settings.amqps
-        return addresses
+        others = {
+            "amqp": settings.amqp_advertise or settings.amqp,
+            "amqps": settings.amqps,
+            "nats": settings.nats_advertise or settings.nats,
+            "nats_tls": settings.nats_tls,
+        }
+        return addresses | {kind: at for kind, at in others.items() if at is not None}
 
     def _make_cluster(self, addresses: dict[str, str]) -> ClusterNode:
         settings, clock = self.settings, self._clock

@@ -22,6 +22,7 @@ _PROTOCOLS = {
     "amqps": "amqp/ssl",
     "http": "http",
     "https": "https",
+    "nats_tls": "nats/ssl",
     "peer": "clustering",
 }
 

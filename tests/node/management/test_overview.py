@@ -8,6 +8,7 @@ import pytest
 
 from node.management import observer
 from node.management.host import CPU, MEASURED, USED
+from quorate.ports import free_port
 from tests.node.management.api import Api, api_of
 from tests.node.nodes import Nodes, until
 
@@ -29,6 +30,16 @@ async def test_the_overview_counts_what_there_is(api: Api):
         "queue_totals": {"messages": 1},
         "node": "n1",
     }
+
+
+async def test_listeners_of_nats_clients_are_listed_and_checked(tmp_path: Path):
+    port = free_port()
+    async with Nodes(tmp_path, nats=f"127.0.0.1:{port}") as nodes:
+        api = api_of(nodes.one)
+        listed = (await api.get("overview"))["listeners"]
+        assert {"nats": port}.items() <= {each["protocol"]: each["port"] for each in listed}.items()
+        for check in (f"port-listener/{port}", "protocol-listener/nats"):
+            assert (await api.ask("GET", f"health/checks/{check}")).status == 200
 
 
 async def test_a_node_tells_what_it_uses(api: Api):
