@@ -54,14 +54,15 @@ def ms_of_text(text: object) -> int | None:
 
 
 def ns_of_span(text: str) -> int | None:
-    """Of Go's form: 1h30m, 1.5s. None: it is none."""
+    """Of Go's form: 1h30m, 1.5s. None: it is none, or longer than Go knows."""
     sign = -1 if text.startswith("-") else 1
     text = text.lstrip("+-") if text[:1] in {"+", "-"} else text
     if text == "0":
         return 0
     if not text or _SPAN.sub("", text):
         return None
-    return sign * sum(int(float(number) * _UNITS_NS[unit]) for number, unit in _SPAN.findall(text))
+    parts = [float(number) * _UNITS_NS[unit] for number, unit in _SPAN.findall(text)]
+    return sign * sum(map(int, parts)) if sum(parts) < 1 << 63 else None
 
 
 def span_of_ns(ns: int) -> str:

@@ -147,7 +147,13 @@ class TestAcks:
 
     @pytest.mark.parametrize(
         ("body", "delay_ms"),
-        [(b"1m1.5s", 61_500), (b"5", -1), (b'{"delay":"5s"}', -1), (b"-1s", -1)],
+        [
+            (b"1m1.5s", 61_500),
+            (b"5", -1),
+            (b'{"delay":"5s"}', -1),
+            (b"-1s", -1),
+            (b"9" * 400 + b"s", -1),
+        ],
     )
     def test_a_delay_may_be_a_span(self, body: bytes, delay_ms: int):
         said = Said()
@@ -216,6 +222,8 @@ class TestTimes:
         assert ns_of_span("1h2m3.5s") == 3_723_500_000_000
         assert ns_of_span("100ms") == 100_000_000
         assert ns_of_span("-1s") == -1_000_000_000
-        assert [ns_of_span(text) for text in ("", "5", "1 s", "s")] == [None] * 4
+        assert ns_of_span("2562047h47m16.8s") == 9_223_372_036_800_000_000
+        wrong = ("", "5", "1 s", "s", "2562048h", "9" * 400 + "h")
+        assert [ns_of_span(text) for text in wrong] == [None] * 6
         spans = (500_000_000, 1_500_000_000, 90_000_000_000, 3_600_000_000_000, 0)
         assert [span_of_ns(ns) for ns in spans] == ["500ms", "1.5s", "1m30s", "1h0m0s", "0s"]
