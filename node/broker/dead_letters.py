@@ -351,10 +351,10 @@ class DeadLetters:
             answers = cast("Mapping[int, Sequence[int]]", reply.answers or {})
             code = answers[taken][0] if answers else errors.NO_ROOM
             reason = _FOR_GOOD.get(code)
-            if code == errors.WRONG_SUBJECT and (target.stream or {}).get("mirror"):
-                reason = "the stream is a mirror"
             if reason is None or self._keeps(group, queue):
                 waits = "is full" if code == errors.NO_ROOM else f"refuses it ({reason or code})"
+                if code == errors.WRONG_SUBJECT and (target.stream or {}).get("mirror"):
+                    waits = "is a mirror, or being restored: it may take it later"
                 raise _Later(f"the target {waits}", safe)
             # What is no matter of a letter's size is one of all behind it.
             end = taken + 1 if code == errors.MESSAGE_TOO_LARGE else len(run)

@@ -350,7 +350,6 @@ def stream_target(cluster: Cluster, **config: Any) -> QueueInfo:
     [
         ({"sealed": True}, "sealed"),
         ({"allow_msg_counter": True}, "increments"),
-        ({"mirror": {"name": "origin"}}, "mirror"),
     ],
 )
 async def test_a_stream_that_takes_none_for_good_holds_up_no_others(
@@ -409,6 +408,22 @@ async def test_letters_wait_for_a_stream_whose_subjects_are_not_settled_yet():
         await until(lambda: not source.outbox)
 
     assert cluster.targets[B.group].stored == [b"1"]
+    assert source.metrics.dead_letters_dropped == 0
+
+
+async def test_letters_wait_for_a_mirror_which_may_become_a_stream_of_its_own():
+    """A stream that is being restored is one as long as that takes."""
+    cluster = Cluster()
+    mirror = stream_target(cluster, mirror={"name": "origin"})
+    source = Source(cluster, dead_letters(mirror, mirror), 100)
+
+    with capture_logs() as logs:
+        source.ready(GroupId(1), SOURCE)
+        await until(lambda: any("mirror" in str(each.get("reason")) for each in logs))
+        cluster.targets[B.group].configure(UpdateQueue, type="stream", stream={})
+        await until(lambda: not source.outbox)
+
+    assert cluster.targets[B.group].stored == [b"1", b"2"]
     assert source.metrics.dead_letters_dropped == 0
 
 
