@@ -290,6 +290,8 @@ class QueueMachine:
             terms.append(command.as_of[0])
         if terms and not (command.new and isinstance(queue, Stream)):
             queue.skip_lost(context, max(terms))
+        if self.version >= RESOLVES_SINCE:
+            self._transactions.queue_created(command.queue)
         self._fenced.pop(command.queue, None)
         if self._recorder is not None:
             self._recorder.queue_created(identity)

@@ -300,6 +300,11 @@ class Transactions:
             if queue is not None:
                 queue.reserve(sign * count, sign * size)
 
+    def queue_created(self, queue_id: QueueId) -> None:
+        """Perhaps again, under an id for which room is kept."""
+        for reserved in self.reserved.values():
+            self._keep_room([want for want in reserved.wants if want[0] == queue_id])
+
     # --- carrying out -----------------------------------------------------------------------------
 
     def part(self, context: ApplyContext, command: TransactionPart) -> Reply:

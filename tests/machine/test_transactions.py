@@ -549,6 +549,22 @@ def test_room_is_in_doubt_until_the_group_that_decides_has_said_what_became_of_i
         assert group.machine.in_doubt() == []
 
 
+def test_room_is_kept_in_a_queue_that_comes_back_under_its_id():
+    """Deleted, and the catalog is back before that. A copy from a snapshot counts it as well."""
+    group = Group(1)
+    group.apply(UpgradeMachine(5))
+    group.apply(Reserve(NODE, 1, 7, [(group.queue, 3, 3)], source=GroupId(2)))
+    group.apply(DeleteQueue(group.queue))
+    config = QueueConfig(max_length=2, overflow="reject-publish")
+    group.apply(CreateQueue(group.queue, "/", "q1", config))
+    publish = Enqueue(group.queue, None, 0, [b"x"])
+    assert group.apply(publish).refused
+
+    assert group.apply(Reserve(NODE, 1, 7)) == Ok(1)
+
+    assert not group.apply(publish).refused
+
+
 def test_a_transaction_in_doubt_is_over_when_the_group_has_done_its_part():
     group, other = Group(1), GroupId(2)
     group.apply(UpgradeMachine(5))
