@@ -236,12 +236,10 @@ class ConsumerTable:
         given = consumer.fetch(
             self._retained, command.requests, context.now_ms, command.overhead, holds=holds
         )
-        before = consumer.perhaps_unsent if consumer.settings.ack_policy == "none" else ()
+        before = consumer.perhaps_unsent
         if context.version >= SENT_SINCE:
             consumer.note_handed(given, holds=holds)
-        if self.settings.retention != "limits":  # it was of limits then: else they were held
-            for first, last, _, _ in before:
-                self._are_done(first, last)
+        self._were_sent(consumer, before)
         self._wake(consumer)
         if (recorder := self._identity.recorder) is not None:
             for each in given:
@@ -294,7 +292,9 @@ class ConsumerTable:
         for sequence in command.working:
             consumer.works(sequence, now_ms)
         if command.unsent:
+            before = consumer.perhaps_unsent
             consumer.take_back(self._retained, command.unsent, self._holds(context, consumer))
+            self._were_sent(consumer, before)  # what was not is held now
         if count:
             consumer.acknowledged(now_ms)
         self._wake(consumer)
@@ -380,6 +380,16 @@ class ConsumerTable:
             for start, end in consumer.wants(subject_id, first, last):
                 left = [part for each in left for part in without(each, start, end)]
         return left
+
+    def _were_sent(
+        self, consumer: StreamConsumer, rows: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Who does not acknowledge is done with what was perhaps unsent so far. The stream was one
+        of limits when that was handed out: else it was held.
+        """
+        if self.settings.retention == "interest" and consumer.settings.ack_policy == "none":
+            for first, last, _, _ in rows:
+                self._are_done(first, last)
 
     def let_go(self) -> None:
         """A consumer or its filter went, or the retention is another."""

@@ -474,7 +474,7 @@ class Model:
         as they were handed out last.
         """
         consumer = self.consumers[name]
-        consumer.perhaps_unsent = []
+        before, consumer.perhaps_unsent = consumer.perhaps_unsent, []
         none = consumer.settings.ack_policy == "none"
         begin = rows[0][1]
         is_tail = [number for _, number, _ in rows] == [*range(begin, consumer.delivered + 1)]
@@ -505,6 +505,9 @@ class Model:
         if none and is_tail and max(sent, default=0) < begin:
             consumer.delivered = begin - 1
             consumer.floor = min(consumer.floor, consumer.delivered)
+        for at, _, _ in before if none else ():
+            if at in self.messages:
+                self.acknowledged(at)
 
     def acknowledged(self, sequence: int) -> None:
         if self.settings.retention == "workqueue":

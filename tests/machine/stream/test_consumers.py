@@ -655,6 +655,17 @@ def test_a_stream_that_becomes_one_of_interest_keeps_what_is_on_its_way(sent: bo
     assert s.held() == {3: "a"}
 
 
+def test_what_was_sent_goes_from_a_stream_that_became_one_of_interest_when_the_rest_was_not():
+    s = Streams()
+    s.consumer(ack_policy="none")
+    s.stored("a")
+    s.stored("a")
+    s.fetch(2)
+    s.configure(retention="interest")
+    s.ack(unsent=s.of().perhaps_unsent[1:])
+    assert s.held() == {2: "a"}
+
+
 def test_before_version_5_it_had_it_when_it_was_handed_out():
     s = Streams(version=4, retention="interest")
     s.consumer(ack_policy="none")
