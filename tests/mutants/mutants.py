@@ -1276,8 +1276,8 @@ STREAMS = (
     Mutant(
         "what is delivered again gets another number for the floor",
         _STREAM + "consumers.py",
-        "Held(held.ahead, count, ",
-        "Held(self.delivered - sequence, count, ",
+        "            ahead = self.delivered - sequence if anew else held.ahead\n",
+        "            ahead = self.delivered - sequence\n",
         (STREAM,),
     ),
     Mutant(

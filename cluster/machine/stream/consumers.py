@@ -236,7 +236,9 @@ class StreamConsumer:
         self.delivered += 1
         self.delivered_ms = now_ms
         if holds:
-            self._hold(sequence, sequence, Held(held.ahead, count, self._due_ms(count, now_ms)))
+            anew = count == 1 and self.settings.ack_policy == "none"  # numbers were wound back
+            ahead = self.delivered - sequence if anew else held.ahead
+            self._hold(sequence, sequence, Held(ahead, count, self._due_ms(count, now_ms)))
         else:
             self.held.cut(sequence, sequence)
             self.raise_floor()

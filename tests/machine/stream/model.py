@@ -426,6 +426,8 @@ class Model:
                 consumer.again.pop(0)
                 held = consumer.held[sequence]
                 held.count += 1
+                if held.count == 1 and consumer.settings.ack_policy == "none":
+                    held.number = consumer.delivered
                 if not self.holds(consumer):
                     del consumer.held[sequence]
                     consumer.raise_floor()

@@ -666,6 +666,22 @@ def test_what_was_sent_goes_from_a_stream_that_became_one_of_interest_when_the_r
     assert s.held() == {2: "a"}
 
 
+def test_what_comes_under_another_number_is_known_by_that_one():
+    """The numbers come again, and one message does not."""
+    s = Streams()
+    s.consumer(ack_policy="none")
+    s.stored("a", "b", "b")
+    s.fetch(2)
+    s.configure(retention="interest")
+    s.apply(s.purge("a"))
+    s.ack(unsent=s.of().perhaps_unsent)
+    (chunk,) = [chunk for _, found, _ in s.fetched(1).batches for chunk in found]
+    assert (chunk.first, chunk.consumer_first) == (2, 1)
+    s.fetch(1)
+    s.ack(2)
+    assert s.of().info().floor_consumer == 1
+
+
 def test_before_version_5_it_had_it_when_it_was_handed_out():
     s = Streams(version=4, retention="interest")
     s.consumer(ack_policy="none")
