@@ -246,8 +246,9 @@ class QueueMachine:
 
     def _enter(self, era: int) -> None:
         """It is noted from the version on that skips what was lost."""
-        self._era = era
-        self._ends = first_term_of(era + 1) if self.version >= ERAS_SINCE else NEVER
+        knows = self.version >= ERAS_SINCE
+        self._era = era if knows else 0
+        self._ends = first_term_of(era + 1) if knows else NEVER
 
     # --- queues -----------------------------------------------------------------------------------
 

@@ -161,6 +161,16 @@ def test_what_was_deleted_gives_no_number_again_when_the_catalog_goes_back_befor
     assert log.publishes(b"new", queue=OTHER) > last + 100_000
 
 
+@pytest.mark.parametrize("config", [QueueConfig(), STREAM], ids=["queue", "stream"])
+def test_positions_do_not_leap_at_an_upgrade_to_a_version_before_5(config: QueueConfig):
+    """A copy that was restored from a snapshot knows of no era either."""
+    log = Log(1)
+    log.loses_its_end(first_term_of(1))
+    log.apply(UpgradeMachine(4))
+    log.apply(CreateQueue(OTHER, "/", "other", config))
+    assert log.publishes(b"new", queue=OTHER) == 1
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_before_version_5_positions_count_on(version: int):
     log = Log(version)
