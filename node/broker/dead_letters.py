@@ -21,7 +21,7 @@ queue (else it drops letters all the same).
 
 Such a one stays in the outbox, and one that this node's log does not give: another leader may have
 it. They go behind the others, under new numbers: with the old ones the target would take them for
-repeated later.
+repeated later. One that had been sent before, and was not heard to be safe, comes twice.
 """
 
 from __future__ import annotations
