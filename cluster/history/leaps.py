@@ -5,6 +5,7 @@ That nothing happened to it in between is concluded, never assumed:
 
 - Every delivery has a token of its own. Who holds the message under the same token has held it all
   the time.
+- A dead letter that came back has died once more.
 - What is given back has been acquired once more, unless no client can have seen it: neither it nor
   any message behind it. Only a few commands give that back as if nothing had happened.
 - What was sent again under its number, or was refused under it, changes no state. So the entries
@@ -17,6 +18,7 @@ Of streams, whose consumers leave no trace in a message, nothing is left out.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
@@ -32,33 +34,28 @@ from cluster.codec.entries import (
 from cluster.codec.errors import CodecError
 from cluster.history.committed import Base, BaseState, GroupLog, Vanished
 from cluster.history.group_replay import GroupReplay
-from cluster.history.message_events import MessageEvents
+from cluster.history.message_events import MessageEvents, Number
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.commands import (
     CloseSession,
+    CreateQueue,
     DetachSession,
     Enqueue,
     Return,
     Transaction,
     TransactionPart,
 )
+from cluster.machine.deadletters import Deaths
 from cluster.machine.queue import Queue
 from cluster.raft.pysyncobj_core import REGULAR
 from cluster.types import GroupId, QueueId
 
+_CREATE: Final = tag_of(CreateQueue)
 _ENQUEUE: Final = tag_of(Enqueue)
 #: Commands that may give deliveries back as if there had been none.
 _LOOKED_AT: Final = frozenset(
     map(tag_of, (Return, DetachSession, CloseSession, Transaction, TransactionPart))
 )
-
-
-class Number(NamedTuple):
-    """By which a message may be sent again."""
-
-    queue: QueueId
-    publisher: str
-    seqno: int
 
 
 class Standing(NamedTuple):
@@ -68,6 +65,7 @@ class Standing(NamedTuple):
     token: int = 0  # of its delivery
     acquired: int = 0
     failed: int = 0
+    deaths: Deaths | None = None
     seen: bool = False  # a client may have seen it, or one behind it
     last_token: int = 0
 
@@ -100,20 +98,10 @@ def standing_of(message: MessageEvents, machine: QueueMachine) -> Standing | Non
         row.chunk.token,
         row.mark.acquired,
         row.mark.failed,
+        row.mark.deaths,
         position <= checkout.seen,
         checkout.last_token,
     )
-
-
-def _number_of(message: MessageEvents) -> Number | None:
-    stay, wanted = message.stay, message.wanted
-    if stay is not None and stay.seqno is not None:
-        queue, publisher, seqno = stay.queue, stay.publisher, stay.seqno
-    else:
-        queue, publisher, seqno = wanted.queue, wanted.publisher, wanted.seqno
-    if queue is None or publisher is None:
-        return None
-    return Number(queue, publisher, seqno)
 
 
 class Looked:
@@ -170,7 +158,7 @@ class Looked:
                 continue
             if number is not None and _may_have(command, enqueue, number.seqno):
                 self._numbered.append(index)
-            if undone and _may_undo(command):
+            if undone and _may_do(command, _undoes):
                 self._undone.append(index)
 
 
@@ -196,12 +184,13 @@ def _may_have(command: bytes, enqueue: bytes, seqno: int) -> bool:
     return False
 
 
-def _may_undo(command: bytes) -> bool:
+def _may_do(command: bytes, does: Callable[[Any], bool]) -> bool:
+    """Does any command of the entry do that, which no enqueue does?"""
     if only_tag(command, 1) == _ENQUEUE:
         return False
     try:
         _, _, commands = unpack_entry(command[1:])
-        return any(map(_undoes, commands))
+        return any(map(does, commands))
     except (CodecError, LookupError, TypeError):
         return True
 
@@ -234,11 +223,26 @@ class Leaps:
         self._known: dict[tuple[Any, Base], Standing | None] = {}
         self._asked: tuple[int, int] | None = None
         self._retry_at = 0
+        self._created_to = log.last  # no later entry creates the queue that is asked about
 
     def is_not_after(self, number: Number, index: int) -> bool:
         """No later entry publishes a message under that number."""
         looked = self._look_for(number, QueueMachine.newest, undone=False)
         return looked.numbered_after(index, self._log.last) is None
+
+    def is_created_after(self, queue: QueueId, index: int) -> bool:
+        """A later entry may create it anew: its positions begin at 1 again. Always the same queue
+        is asked about.
+        """
+
+        def creates(fields: Any) -> bool:
+            return fields[0] == _CREATE and fields[1] == queue
+
+        later = self._log.between(index + 1, self._created_to)
+        if any(each[:1] == REGULAR and _may_do(each, creates) for _, each in later):
+            return True
+        self._created_to = min(index, self._created_to)
+        return False
 
     def from_here(self, replay: GroupReplay, message: MessageEvents) -> Leap | None:
         """None: the next entries are to be applied."""
@@ -251,7 +255,7 @@ class Leaps:
         if standing is None:
             return None
         may_be_undone = standing.place == "waiting" and not standing.seen
-        looked = self._look_for(_number_of(message), machine.newest, undone=may_be_undone)
+        looked = self._look_for(message.number, machine.newest, undone=may_be_undone)
         if standing == GONE:
             last = self._log.reach(index)
             again = looked.numbered_after(index, last)
@@ -305,8 +309,7 @@ class Leaps:
         then = self._standing_at(base, message)
         if then is None:
             return False
-        told = standing.place, standing.token, standing.acquired, standing.failed
-        if told != (then.place, then.token, then.acquired, then.failed):
+        if standing != then._replace(seen=standing.seen, last_token=standing.last_token):
             return False
         if looked.numbered_after(index, base.index) is not None:
             return False

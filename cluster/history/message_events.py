@@ -16,6 +16,8 @@ EVENTS_KEPT_MAX: Final = 500
 
 BIRTHS: Final = frozenset({"published", "letter", "known"})
 NUMBERED: Final = frozenset({"duplicate", "refused"})
+#: Has no messages.
+NO_QUEUE: Final = QueueId(0)
 
 _EVENT, _QUEUE, _FIRST, _LAST, _ENTRY, _OFFSET, _PUBLISHER, _SEQNO = map(
     Event._fields.index,
@@ -50,13 +52,19 @@ class MessageEvent(NamedTuple):
     seqno: int | None = None
 
 
+class Number(NamedTuple):
+    """By which a message may be sent again."""
+
+    queue: QueueId
+    publisher: str
+    seqno: int
+
+
 class Stay(NamedTuple):
-    """The message in a queue."""
+    """The message in a queue; in `NO_QUEUE` once that is deleted: another may have its id now."""
 
     queue: QueueId
     position: int
-    publisher: str | None
-    seqno: int | None
 
 
 class MessageEvents:
@@ -67,6 +75,9 @@ class MessageEvents:
         self.entry, self.offset = wanted.entry, wanted.offset
         self.whole = False  # its publish was seen
         self.stay: Stay | None = None  # the last one; a dead letter is in another queue than before
+        self.number: Number | None = None
+        if wanted.queue is not None and wanted.publisher is not None:
+            self.number = Number(wanted.queue, wanted.publisher, wanted.seqno)
         self.count = 0
         self._first: list[MessageEvent] = []
         self._last: deque[MessageEvent] = deque(maxlen=EVENTS_KEPT_MAX)
@@ -80,6 +91,8 @@ class MessageEvents:
             kind, first = row[_EVENT], row[_FIRST]
             if kind in BIRTHS:
                 self._born(row)
+            elif kind == "queue_deleted":
+                self._deleted(row[_QUEUE])
             elif first is None:
                 continue
             elif kind in NUMBERED:
@@ -100,7 +113,9 @@ class MessageEvents:
         self.whole = self.whole or event.event == "published"
         number = event.seqno + place if event.seqno else None
         queue = QueueId(event.queue or 0)
-        self.stay = Stay(queue, event.first + place, event.publisher, number)
+        self.stay = Stay(queue, event.first + place)
+        if number and event.publisher is not None:
+            self.number = Number(queue, event.publisher, number)
         self._keep(event, self.stay.position, number)
 
     def _place(self, row: Row) -> int | None:
@@ -120,18 +135,22 @@ class MessageEvents:
 
     def _numbered(self, event: Event) -> None:
         """It came again under its number, or was refused under it."""
-        stay, wanted = self.stay, self.wanted
-        if stay is not None and stay.seqno is not None:
-            number = stay.queue, stay.publisher, stay.seqno
-        else:
-            number = wanted.queue, wanted.publisher, wanted.seqno
-        queue, publisher, seqno = number
-        if publisher is None or (event.queue, event.publisher) != (queue, publisher):
+        number = self.number
+        if number is None or (event.queue, event.publisher) != number[:2]:
             return
         assert event.first is not None
         assert event.last is not None
-        if event.first <= seqno <= event.last:
-            self._keep(event, None, seqno)
+        if event.first <= number.seqno <= event.last:
+            self._keep(event, None, number.seqno)
+
+    def _deleted(self, queue: int) -> None:
+        stay, number = self.stay, self.number
+        if stay is None:
+            return
+        if stay.queue == queue:
+            self.stay = stay._replace(queue=NO_QUEUE)
+        if number is not None and number.queue == queue:
+            self.number = None
 
     def _keep(self, event: Event, position: int | None, seqno: int | None = None) -> None:
         self.count += 1

@@ -22,8 +22,8 @@ from cluster.history.committed import (
     Vanished,
 )
 from cluster.history.group_replay import GroupReplay, ReplayFailed, stamped
-from cluster.history.leaps import Leaps, Number
-from cluster.history.message_events import MessageEvents, Wanted, event_of, now_of
+from cluster.history.leaps import Leaps
+from cluster.history.message_events import MessageEvents, Number, Wanted, event_of, now_of
 from cluster.log import SystemClock
 from cluster.machine import QueueMachine, UnsupportedSnapshot
 from cluster.machine.catalog import CatalogMachine
@@ -285,7 +285,9 @@ def _is_before(log: GroupLog, wanted: Wanted, state: BaseState, leaps: Leaps) ->
         return False  # to follow the log from there says why not
     assert isinstance(machine, QueueMachine)
     found = machine.find(queue)
-    return isinstance(found, Queue) and found.messages.store.next > wanted.position
+    if not isinstance(found, Queue) or found.messages.store.next <= wanted.position:
+        return False
+    return not leaps.is_created_after(queue, state.base.index)
 
 
 def _fold(

@@ -22,6 +22,7 @@ from cluster.machine.commands import (
     Command,
     CreateQueue,
     DeadLettersMoved,
+    DeleteQueue,
     DetachSession,
     Discard,
     Enqueue,
@@ -267,6 +268,54 @@ def test_a_message_on_its_way_as_a_dead_letter_is_followed(built: Built, both: B
     assert both(wanted)[0] == ["published", "delivered", "died", "moved"]
 
 
+def replace_queue(cluster: Built) -> None:
+    """By another under its id, as a catalog may that was lost with a majority."""
+    cluster.propose(GROUP, DeleteQueue(ORDERS))
+    cluster.propose(GROUP, CreateQueue(ORDERS, "/", "orders", QueueConfig()))
+
+
+def test_a_message_ends_with_its_queue_whatever_queue_has_its_id_later(built: Built, both: Both):
+    wanted = lasting(built)
+    replace_queue(built)
+    for _ in range(2):
+        built.propose(GROUP, Enqueue(ORDERS, "shop", 1, (b"another",)))
+    subscribe(built)
+    assert both(wanted)[0] == ["published", "deleted"]
+    found = told(built, wanted)
+    assert isinstance(found, dict)
+    assert found["now"] == {"vhost": "/", "queue": "orders", "position": 1, "state": "deleted"}
+    by_number = Wanted(GROUP, queue=ORDERS, publisher="shop", seqno=1)
+    assert both(by_number)[0] == ["published", "duplicate", "delivered"]
+
+
+def test_a_position_is_that_of_the_queue_that_was_created_last(built: Built, both: Both):
+    lasting(built)
+    key = subscribe(built)
+    built.propose(GROUP, Settle(ORDERS, key, [(1, 1)]))
+    built.snapshot(GROUP)
+    replace_queue(built)
+    built.propose(GROUP, Enqueue(ORDERS, None, 0, (b"another",)))
+    assert both(Wanted(GROUP, queue=ORDERS, position=1))[0] == ["published"]
+
+
+def test_a_dead_letter_that_came_back_to_the_same_position_of_another_queue_is_followed(
+    built: Built, both: Both
+):
+    wanted = lasting(built)
+    to_other = QueueConfig(dead_letter_queue=OTHER, dead_letter_exchange="")
+    to_orders = QueueConfig(dead_letter_queue=ORDERS, dead_letter_exchange="")
+    built.propose(GROUP, UpdateQueue(ORDERS, to_other))
+    built.propose(GROUP, UpdateQueue(OTHER, to_orders))
+    key = subscribe(built)
+    built.propose(GROUP, Discard(ORDERS, key, [(1, 1)]))
+    replace_queue(built)
+    key = ConsumerKey(built.propose(GROUP, Subscribe(OTHER, SESSION, "tag", 1)) << 16)
+    built.propose(GROUP, Discard(OTHER, key, [(1, 1)]))
+    go_on(built)
+    found = ["published", "delivered", "died", "letter", "delivered", "died", "letter"]
+    assert both(wanted)[0] == found
+
+
 def test_snapshots_that_are_younger_than_the_message_are_not_followed(built: Built, both: Both):
     lasting(built)
     for _ in range(4):
@@ -349,6 +398,10 @@ def live(cluster: Built, seed: int, count: int) -> None:
         drawn.index = cluster.groups[GROUP].commit
         commands = [each for each in (drawn.command(), drawn.command()) if each != "no command"]
         commands = commands[: draw.choice([1, 1, 2])]
+        if draw.random() < 0.04:  # another queue under its id
+            queue = QueueId(draw.choice([*CONFIGS]))
+            again = CreateQueue(queue, "/", f"q{queue}", CONFIGS[queue])
+            commands = [DeleteQueue(queue), again]
         if not commands:
             continue
         cluster.propose(GROUP, *commands)
