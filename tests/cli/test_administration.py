@@ -493,7 +493,7 @@ def test_where_and_who_may_stand_before_a_command_and_after_it(
         ("policy set bad x max-length=-1", 1, "max-length"),
         ("policy set bad x {", 2, "no JSON"),
         ("policy set bad x max-length", 2, "KEY=VALUE"),
-        ("policy set bad x max-length=1 --apply-to streams", 2, "--apply-to"),
+        ("policy set bad x max-length=1 --apply-to topics", 2, "--apply-to"),
         ("policy delete nope --operator", 1, "quorate policy list --operator"),
         ("exchange declare amq.mine", 1, "reserved prefix"),
         ("exchange declare amq.topic --type direct", 1, "inequivalent arg 'type'"),
