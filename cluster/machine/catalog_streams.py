@@ -23,8 +23,11 @@ class StreamSubjects:
         self._found: dict[bytes, QueueInfo | None] = {}
         for info in self.streams:
             for subject in subjects_of(info.stream):
+                tokens = subject.split(b".")
+                if b"" in tokens or b">" in tokens[:-1]:
+                    continue  # it means nothing
                 node = self._root
-                for token in subject.split(b"."):
+                for token in tokens:
                     node = node.setdefault(token, {})
                 node[b""] = info
 

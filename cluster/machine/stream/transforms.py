@@ -99,9 +99,10 @@ def _star(text: bytes, stars: Sequence[int]) -> int:
 
 
 def _number(text: bytes) -> int:
-    if not text.isdigit() or int(text[:11]) > _INT_MAX:
-        raise BadTransform(f"{text.decode()} is no number")
-    return int(text)
+    digits = text.lstrip(b"0")[:11] or b"0"  # Python reads no more than some thousand
+    if not text.isdigit() or int(digits) > _INT_MAX:
+        raise BadTransform(f"{text[:20].decode(errors='replace')} is no number")
+    return int(digits)
 
 
 def _partition(args: Sequence[bytes], stars: Sequence[int]) -> Maker:

@@ -166,3 +166,12 @@ def test_a_stream_belongs_to_no_node_and_no_connection(book: Book):
         BAD_ARGUMENT,
     )
     book.refuses(c.DeclareQueue("/", "one", arguments("a"), auto_delete=True), BAD_ARGUMENT)
+
+
+@pytest.mark.parametrize("subject", ["a..b", "a.>.b", ".", ""])
+def test_a_subject_that_is_none_keeps_nobody_from_the_others(book: Book, subject: str):
+    """As whoever declared the stream said it, and no door of JetStream has checked."""
+    book.queue("other", arguments("a", "c.>"))
+    book.queue("odd", arguments(subject))
+
+    assert [stored_by(book, each) for each in ("a", "a.x", "c.x")] == ["other", None, "other"]

@@ -66,6 +66,13 @@ def test_what_cannot_be_is_refused(source: str, dest: str):
         transform_of(source, dest)
 
 
+@pytest.mark.parametrize("dest", ["b.${}1", "{{{{left(1, {}1)}}}}"])
+def test_a_number_may_have_more_digits_than_python_reads(dest: str):
+    assert transform_of("a.*", dest.format("0" * 5_000))(b"a.x")
+    with pytest.raises(BadTransform):
+        transform_of("a.*", dest.format("1" * 5_000))
+
+
 def test_a_stream_stores_under_the_subject_that_was_made():
     s = Streams(subjects=["a.*", "b"], subject_transform={"src": "a.*", "dest": "to.$1"})
 
