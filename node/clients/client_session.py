@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import structlog
+
 from cluster.groups.outcome import Outcome
 from cluster.machine import replies as codes
 from cluster.machine.catalog import QueueInfo
@@ -39,6 +41,8 @@ from node.metrics.client_counters import ProtocolCounters
 from node.tasks import Tasks
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 #: Requests of one connection that wait for an answer, publishes and settles aside.
 REQUESTS_OPEN_MAX = 256
@@ -152,7 +156,13 @@ class ClientSession:
             self.forget(frame)
         if self.counted is not None:
             self._count(self.counted, frame)
-        self.peer.send(frame)
+        try:
+            self.peer.send(frame)
+        except Exception as error:  # a bug, which costs this connection, and not what is behind it
+            kind = type(frame).__name__
+            log.error("frame_not_written", session=self.session, frame=kind, exc_info=error)
+            detail = f"this node cannot write a {kind} ({type(error).__name__}): a bug, report it"
+            self.peer.close("session_ended", detail)
 
     def _count(self, counted: ProtocolCounters, frame: Outgoing) -> None:
         if type(frame) is outgoing.PublishConfirms:

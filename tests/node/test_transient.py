@@ -10,11 +10,12 @@ from cluster.machine.commands import CloseSession, OpenSession, Subscribe
 from cluster.machine.replies import Declared, Subscribed
 from cluster.types import Body, SessionId
 from node.broker.broker import Broker
+from node.clients.client_session import ClientSession
 from node.clients.traffic import Traffic
 from node.dispatch.outgoing import Delivery, Outgoing
 from node.settings.settings import LimitSettings
 from node.tasks import Tasks
-from tests.cluster.world import MakeWorld, World
+from tests.cluster.world import MakeWorld, World, enqueue
 
 pytestmark = pytest.mark.virtual_time
 
@@ -107,3 +108,43 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer(make_world: Make
             seconds=5,
         )
         await world.stop()
+
+
+class Unsendable:
+    """The end of a connection at which some bug raises."""
+
+    closed: str | None = None
+
+    def send(self, frame: Outgoing) -> None:
+        raise ValueError(f"a bug of this client's {type(frame).__name__}")
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+    def close(self, reason: str, detail: str) -> None:
+        self.closed = f"{reason}: {detail}"
+
+
+async def test_a_client_that_cannot_be_sent_something_costs_no_other(world: World) -> None:
+    declared = await declare(world)
+    client, peer = Client(world, "n1"), Unsendable()
+    session = ClientSession(
+        peer,
+        SessionId("bad"),
+        broker=client.broker,
+        traffic=client.traffic,
+        relay=None,  # type: ignore[arg-type]
+        tasks=Tasks(),
+        resume_ms=0,
+        vhost="/",
+        forward=False,
+    )
+    for connection, name in ((session.id, session.session), (client.connection, SESSION)):
+        client.connection = connection
+        await client.subscribe(declared, name, credit=1)
+
+    await world["n1"].ask(declared.group, enqueue(declared.queue, b"1", b"2"))
+
+    await world.until(lambda: len(client.bodies()) == 1)
+    assert peer.closed is not None
+    assert peer.closed.startswith("session_ended: this node cannot write a Delivery")

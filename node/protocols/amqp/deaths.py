@@ -6,7 +6,6 @@ x-acquired-count (quorum queues). Of our own: x-fencing-token, x-message-positio
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -15,6 +14,7 @@ from node.messages import properties as props
 from node.messages.amqp_errors import AmqpError
 from node.messages.attributes import POSITION
 from node.messages.message import carbon_copies, exchange_and_key, where_of
+from node.messages.tables import encode_value, time_of
 
 DELIVERY_COUNT = "x-delivery-count"
 FENCING_TOKEN = "x-fencing-token"  # noqa: S105 -- a header's name
@@ -46,7 +46,7 @@ def marked(
             where = where_of(exchange if to[0] is None else to[0], key if to[1] is None else to[1])
         if any("original-expiration" in record for record in records):
             properties = props.replace(properties, expiration=None)
-    with suppress(AmqpError):
+    with suppress(AmqpError, ValueError):
         properties = props.with_headers(properties, headers, drop=drop)
     return where, properties
 
@@ -100,7 +100,9 @@ def _count_on(table: list[dict[str, Any]], before: Any) -> None:
         where = (old.get("queue"), old.get("reason"))
         known = own.get(where) if all(type(each) is str for each in where) else None
         if known is None:
-            table.append(old)
+            with suppress(ValueError):  # some times can be read, and not written as what they are
+                encode_value(old)
+                table.append(old)
         elif type(old.get("count")) is int:
             known["count"] = min(known["count"] + max(0, old["count"]), COUNT_MAX)
 
@@ -113,7 +115,7 @@ def _shown(record: Mapping[str, Any], exchange: str, keys: list[str]) -> dict[st
         "queue": record["queue"],
         "reason": record["reason"],
         "routing-keys": record.get("routing-keys") or keys,
-        "time": dt.datetime.fromtimestamp(record.get("time", 0) // 1000, tz=dt.UTC),
+        "time": time_of(record.get("time", 0) // 1000),
     }
     if "original-expiration" in record:
         shown["original-expiration"] = str(record["original-expiration"])
