@@ -83,7 +83,10 @@ def headers_of(meta: Any) -> Mapping[str, Any]:
         except AmqpError:  # never looked at until now
             return {}
     headers = cast("dict[str, Any]", meta).get("headers") if type(meta) is dict else None
-    return cast("Mapping[str, Any]", headers) if type(headers) is dict else {}
+    given = cast("dict[Any, Any]", headers) if type(headers) is dict else {}
+    if {str}.issuperset(map(type, given)):
+        return given
+    return {name: value for name, value in given.items() if type(name) is str}
 
 
 def nats_fields_of(meta: Any) -> Mapping[str, Any]:
