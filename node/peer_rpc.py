@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from cluster.cluster_node import BROKER_LEVEL, ClusterNode
+from cluster.codec.errors import CodecError
 from cluster.groups.outcome import ELSEWHERE
 from cluster.peers.peer_rpc import LinkLost, NotSent, Requests, TooMany
 from cluster.types import NodeId
@@ -80,6 +81,8 @@ class PeerRpc:
             raise Elsewhere(None)
         try:
             return await self._requests.ask(node, frame, within_s=wait_s)
+        except CodecError as error:
+            raise Refused("bad_argument", str(error)) from None
         except TooMany:
             reason = "too many questions to other nodes are open: try again"
             raise Refused("overloaded", reason) from None
@@ -154,11 +157,24 @@ class PeerRpc:
         except BrokerError as error:
             leader = getattr(error, "leader", None)
             response = [False, [error.code, error.reason, error.detail, leader]]
+        except Exception as error:  # a bug: whoever asked need not wait
+            log.error("question_failed", peer=peer, kind=kind, exc_info=error)
+            response = _no_answer(f"node {self._cluster.node} failed ({type(error).__name__})")
         if self._cluster.peers.states.get(peer) is link:  # or who asked has given it up
             head = [BROKER_LEVEL, "told", number]
             reason = f"the answer of node {self._cluster.node} found no room on the link"
-            dropped = [False, ["unknown", reason, None, None]]
-            self._cluster.answer(peer, [*head, *response], dropped=[*head, *dropped])
+            dropped = [*head, *_no_answer(reason)]
+            try:
+                self._cluster.answer(peer, [*head, *response], dropped=dropped)
+            except CodecError as error:
+                log.error("answer_not_written", peer=peer, kind=kind, exc_info=error)
+                reason = f"node {self._cluster.node} failed: its answer cannot be written"
+                self._cluster.answer(peer, [*head, *_no_answer(reason)], dropped=dropped)
+
+
+def _no_answer(reason: str) -> list[Any]:
+    """What happened, nobody knows."""
+    return [False, ["unknown", reason, None, None]]
 
 
 def _error_of(code: str, reason: str, detail: Any, leader: NodeId | None) -> BrokerError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cluster.cluster_node import BROKER_LEVEL
 from cluster.types import NodeId
-from node.errors import Refused
+from node.errors import OutcomeUnknown, Refused
 from node.peer_rpc import PeerRpc
 from node.tasks import Tasks
 from tests.node.nodes import Nodes, until
@@ -43,6 +46,24 @@ async def test_news_that_are_refused_do_not_cost_the_link(tmp_path: Path):
         nodes.nodes["n1"].peer_rpc.notify(NodeId("n2"), "test")
         await until(lambda: heard)
         await stays(lambda: nodes.nodes["n1"].cluster.peers.states[NodeId("n2")] is link)
+
+
+@pytest.mark.parametrize("answer", ["\ud800", ValueError("a bug"), object()])
+async def test_who_asked_is_told_at_once_that_no_answer_comes(tmp_path: Path, answer: Any):
+    """Of one that cannot be written, too: who waits for all nodes would wait in vain."""
+    async with Nodes(tmp_path, 3) as nodes:
+        here, there = nodes.nodes["n1"], nodes.nodes["n2"]
+
+        def handler(_: NodeId, __: list[Any]) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        there.peer_rpc.on("test", handler)
+        with pytest.raises(OutcomeUnknown, match="node n2 failed"):
+            await here.peer_rpc.request(NodeId("n2"), "test", wait_s=math.inf)
+        with pytest.raises(Refused, match="cannot be written"):
+            await here.peer_rpc.request(NodeId("n2"), "test", "\ud800")
 
 
 def process(incarnation: int) -> tuple[PeerRpc, list[Any], list[Any]]:
