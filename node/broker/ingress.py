@@ -18,6 +18,7 @@ from cluster.machine import replies as codes
 from cluster.machine.admission import CARRIER_PREFIX, ONCE_PREFIX, is_carrier
 from cluster.machine.arguments import SHARD_OF, SPAN_MS_MAX
 from cluster.machine.catalog import CatalogMachine, QueueInfo
+from cluster.machine.checks import is_text
 from cluster.machine.commands import (
     ATTR_DEDUP_ID,
     ATTR_DELIVER_AT_MS,
@@ -516,7 +517,8 @@ def check_attrs(attrs: Any, count: int, now_ms: int) -> None:
 
 def _check_attr(key: Any, value: Any, now_ms: int) -> None:
     if type(key) is int and key == ATTR_DEDUP_ID:
-        if type(value) is not str or not 1 <= len(value) <= DEDUP_ID_CHARS_MAX:
+        fits = type(value) is str and 1 <= len(value) <= DEDUP_ID_CHARS_MAX
+        if not fits or not is_text(value, 4 * DEDUP_ID_CHARS_MAX):
             raise _bad(f"attr {key} is text of 1 to {DEDUP_ID_CHARS_MAX} characters")
         return
     if type(key) is int and key == ATTR_PRIORITY:

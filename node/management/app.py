@@ -215,6 +215,9 @@ class ManagementRoutes:
                 raise ApiError(403, "forbidden", OTHER_SITES)
             form = await request.post()
             name, password = str(form.get("username", "")), str(form.get("password", ""))
+            name = name.encode(
+                errors="replace"
+            ).decode()  # by its charset it may be half a character
             act.who = name[:NAME_SHOWN_MAX]
             return await self._basic.login(request, name, password)
         if "Authorization" not in request.headers and not of_our_page(request):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from aiohttp import web
 from node.access.auth import Auth, User
 from node.errors import AccessRefused, BrokerError
 from node.management.errors import ApiError, bad_request, not_authorised, not_found, of_broker
+from node.messages.plain_values import loads
 from node.protocols.basic_auth import (
     OTHER_SITES,
     BasicAuth,
@@ -166,7 +166,7 @@ async def _credentials(request: web.Request) -> tuple[str, str]:
     if (request.content_length or 0) > LOGIN_BYTES_MAX:
         raise ApiError(413, "too_large", f"a login has at most {LOGIN_BYTES_MAX} bytes")
     try:
-        given = json.loads(await request.read())
+        given = loads(await request.read())
     except ValueError:
         given = None
     match given:

@@ -56,7 +56,7 @@ def _nothing(_: Any) -> None:
 
 
 _encode: Callable[[Any], str] = json.JSONEncoder(
-    allow_nan=False, check_circular=False, default=_nothing
+    allow_nan=False, check_circular=False, ensure_ascii=False, default=_nothing
 ).encode
 
 
@@ -65,7 +65,7 @@ def wrong_beside_bodies(meta: Any) -> str | None:
     each of them: only where something may be wrong it is looked at.
     """
     try:
-        _encode(meta)
+        _encode(meta).encode()
     except (ValueError, TypeError, RecursionError):
         return wrong_value(meta)
     return None

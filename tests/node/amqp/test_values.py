@@ -16,8 +16,19 @@ import pytest
 from pamqp import base
 from pamqp.commands import Basic, Exchange, Queue
 
+from cluster.machine.commands import ATTR_DEDUP_ID
+from cluster.machine.marks import DEDUP_ID_CHARS_MAX
+from node.broker.ingress import check_attrs
+from node.errors import Refused
 from node.messages import tables
-from node.messages.plain_values import DEPTH_MAX, as_json, loads, wrong_beside_bodies, wrong_value
+from node.messages.plain_values import (
+    DEPTH_MAX,
+    HALF_A_CHARACTER,
+    as_json,
+    loads,
+    wrong_beside_bodies,
+    wrong_value,
+)
 from tests.acceptance.fuzz.amqp import wire as raw
 from tests.acceptance.semantics.wire import Closed
 from tests.node.amqp.conftest import Connect, Running
@@ -219,7 +230,18 @@ def test_beside_bodies_only_what_is_wrong_is_found() -> None:
     assert wrong_value(fine) is None
     for bad in (*NO_NUMBERS, nested(DEPTH_MAX + 1, math.nan), nested(3_000)):
         assert wrong_beside_bodies([*fine, {"headers": {"x": bad}}])
+    for half in ({"key": "\ud800"}, {"headers": {"\udfff": 1}}, [None, {b"a name": ["\ud800"]}]):
+        assert wrong_beside_bodies(half) == HALF_A_CHARACTER
+    assert wrong_beside_bodies({b"a name": "whole: \U0001f600"}) is None
     assert wrong_beside_bodies({b"a name": 1}) is None
     assert wrong_beside_bodies({b"a name": math.nan})
     with pytest.raises(ValueError, match="nested"):
         loads("[" * 100_000)
+
+
+def test_an_id_by_which_a_message_is_stored_once_is_text() -> None:
+    """By HTTP, a header's bytes may be anything."""
+    check_attrs({ATTR_DEDUP_ID: "\U0001f600" * DEDUP_ID_CHARS_MAX}, 1, 0)
+    for wrong in ("", "x" * (DEDUP_ID_CHARS_MAX + 1), "\udcff"):
+        with pytest.raises(Refused, match="attr 4 is text"):
+            check_attrs({ATTR_DEDUP_ID: wrong}, 1, 0)

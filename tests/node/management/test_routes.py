@@ -72,6 +72,15 @@ async def test_who_logs_in_by_a_form_is_told_who_it_is(api: Api):
     assert (await login("wrong"))[0] == 401
 
 
+async def test_of_half_a_character_in_a_form_other_nodes_can_be_told(tmp_path: Path):
+    kind = {"Content-Type": "application/x-www-form-urlencoded; charset=unicode_escape"}
+    async with Nodes(tmp_path) as nodes, aiohttp.ClientSession(headers=kind) as session:
+        url = f"{api_of(nodes.one).url}/api/login"
+        async with session.post(url, data=rb"username=half\ud800") as response:
+            assert response.status == 401
+        assert [line["who"] for line in nodes.one.audit.recent] == ["half?"]
+
+
 async def test_attempts_to_log_in_are_counted_and_forgotten(api: Api):
     await api.put("users/ann", password="right", tags="management")
     assert (await api.as_user("ann", "right").ask("GET", "whoami")).status == 200

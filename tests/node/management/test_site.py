@@ -156,6 +156,8 @@ async def test_a_wrong_login_says_why(page: Page):
     assert (status, value["reason"]) == (401, "user 'guest' - invalid credentials")
     status, value, _ = await ask("POST", "ui/session", json={"username": 1})
     assert (status, value["error"]) == (400, "bad_request")
+    half = {"username": "\ud800", "password": "no"}  # no node could tell another one of it
+    assert (await ask("POST", "ui/session", json=half))[0] == 400
     assert (await ask("POST", "ui/session", json={"username": "x" * 5_000}))[0] == 413
     far = OURS | {"X-Forwarded-For": "192.0.2.1"}
     right = {"username": "guest", "password": "guest"}
