@@ -108,6 +108,12 @@ class Layout:
             (n, None if name in load else _kinds_of(hints[name]))
             for n, name in enumerate(self.names)
         ]
+        # What holds whatever somebody said; the rest is as deep as its class makes it.
+        self._nests = tuple(
+            n
+            for n, kinds in checks
+            if self.names[n] not in load and (kinds is None or dict in kinds)
+        )
         self._checks = tuple((n, kinds) for n, kinds in checks if kinds is not None)
         self.since = since
         later = fields_since or {}
@@ -132,6 +138,8 @@ class Layout:
     def dump(self, value: Any) -> list[Any]:
         """The field values, in order."""
         fields = [getattr(value, name) for name in self.names]
+        for position in self._nests:
+            _check_depth(fields[position])
         for position, convert in self._dump:
             fields[position] = convert(fields[position])
         for name, default, _ in reversed(self._newer):
@@ -169,6 +177,8 @@ class Layout:
     def dump_map(self, value: Any) -> dict[str, Any]:
         later = {name: default for name, default, _ in self._newer}
         named = {name: getattr(value, name) for name in self.names}
+        for position in self._nests:
+            _check_depth(named[self.names[position]])
         return {n: v for n, v in named.items() if n not in later or v != later[n]}
 
     def load_map(self, fields: Any) -> Any:
@@ -181,6 +191,21 @@ class Layout:
             if name in named and type(named[name]) not in kinds:
                 raise CodecError(f"{self.name}.{name} cannot be {type(named[name]).__name__}")
         return self.kind(**{name: named[name] for name in self.names if name in named})
+
+
+def _check_depth(value: Any) -> None:
+    """CodecError: it could be written, and nobody could read it."""
+    layer: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        holders = [each for each in layer if type(each) in _NESTING]
+        layer = [
+            inner
+            for each in holders
+            for inner in cast("list[Any]", each.values() if type(each) is dict else each)
+        ]
+        if not layer:
+            return
+    raise CodecError(f"a value is nested deeper than {DEPTH_MAX}")
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
@@ -217,6 +242,11 @@ def _kinds_of(hint: Any) -> Kinds:
         return frozenset({list, tuple})
     return frozenset({hint})
 
+
+#: So deep may be what a field of a command holds. The decoder takes 400 levels, of all that is
+#: around it, too.
+DEPTH_MAX = 256
+_NESTING = frozenset({dict, list, tuple})
 
 VERSION_CURRENT = 1
 #: The machine version that brought bodies in parts.
@@ -622,6 +652,10 @@ def _newest_of(config: Any, since: Mapping[str, int]) -> int:
 def pack_command(command: AnyCommand) -> list[Any]:
     """The command as a list that CBOR can hold."""
     if type(command) is Enqueue:  # the one that carries nearly all the bytes
+        meta = command.meta
+        beside = cast("list[Any]", meta) if type(meta) is list else [meta]
+        if not _NESTING.isdisjoint(map(type, beside)):
+            _check_depth(meta)
         fields = [
             9,
             command.queue,

@@ -187,9 +187,12 @@ class Forwarder:
 
     def _propose_for(self, peer: NodeId, number: int, group_id: GroupId, data: bytes) -> None:
         def done(outcome: Outcome) -> None:
-            reply = None if outcome.reply is None else encode_reply(outcome.reply)
             stamp = None if outcome.stamp is None else (outcome.stamp.index, outcome.stamp.term)
-            answer = [outcome.kind, reply, stamp, outcome.code, outcome.reason, outcome.leader]
+            try:
+                reply = None if outcome.reply is None else encode_reply(outcome.reply)
+                answer = [outcome.kind, reply, stamp, outcome.code, outcome.reason, outcome.leader]
+            except CodecError as error:
+                answer = ["unknown", None, None, "bad_answer", str(error), None]
             self._send_answer(peer, number, answer)
 
         group = self._group_of(group_id)

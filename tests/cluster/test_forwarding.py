@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.codec.entries import encode_command, encode_reply
+from cluster.groups.outcome import Done, Outcome
 from cluster.machine.commands import DeclareQueue
-from cluster.machine.replies import Ok
+from cluster.machine.replies import Ok, Refused
 from cluster.peers import forwarding, peer_rpc
 from cluster.peers.forwarding import Forwarder
 from cluster.types import GroupId, NodeId
@@ -157,3 +158,23 @@ async def test_an_answer_does_not_go_over_a_later_link() -> None:
 async def _turns() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
+
+
+async def test_an_answer_that_cannot_be_written_is_unknown_to_who_asked() -> None:
+    class Group:
+        def propose(self, _: Any, done: Done) -> None:
+            done(Outcome("refused", Refused("why", "no", object()), None, "why", "no"))
+
+    wire = Wire(1)
+    forwarder = Forwarder(
+        LEADER,
+        wire,  # type: ignore[arg-type]
+        random=Random(),
+        group_of=lambda _: Group(),  # type: ignore[arg-type,return-value]
+        leader_of=lambda _: LEADER,
+    )
+    question = encode_command(DeclareQueue("/", "q", {}))
+    forwarder.on_message(LEADER, [-1, "ask", 7, 1, question])
+
+    assert [message[:4] for message in wire.said] == [[-1, "answer", 7, "unknown"]]
+    assert wire.said[0][6] == "bad_answer"

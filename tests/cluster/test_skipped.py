@@ -105,17 +105,31 @@ async def test_it_is_noted_with_its_bytes(make_world: MakeWorld) -> None:
     assert "13" + f"{queue:02x}" + "f5" in line, "tag 19, the queue, true"
 
 
-async def test_what_cannot_be_written_is_refused_and_costs_nothing_else(world: World) -> None:
-    half = PutEntry("vhosts", ("half",), {"description": "\ud800"})
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("\ud800", "surrogates not allowed"), (nested(397), "nested"), (nested(900), "nested")],
+)
+async def test_what_cannot_be_written_or_read_is_refused_and_costs_nothing_else(
+    world: World, value: Any, why: str
+) -> None:
+    bad = PutEntry("vhosts", ("bad",), {"description": value})
     whole = PutEntry("vhosts", ("whole",), {"description": "in the same batch"})
     leader = world.group(CATALOG_GROUP)
     follower = world.other_than(leader.node)
 
-    here = await asyncio.gather(leader.ask(half), leader.ask(whole))
-    there = await follower.ask(CATALOG_GROUP, half)
+    here = await asyncio.gather(leader.ask(bad), leader.ask(whole))
+    there = await follower.ask(CATALOG_GROUP, bad)
 
     assert [each.kind for each in here] == ["refused", "ok"]
     for refused in (here[0], there):
         assert (refused.kind, refused.code) == ("refused", "bad_argument")
-        assert "surrogates not allowed" in (refused.reason or "")
+        assert why in (refused.reason or "")
     assert world.group(CATALOG_GROUP) is leader
+    assert [node.catalog.poisoned for node in world.nodes.values()] == [None] * len(world.nodes)
