@@ -13,6 +13,9 @@ from typing import Any, cast
 from node.protocols.nats.jetstream.errors import ApiError, invalid_json
 
 INT64_MAX = (1 << 63) - 1
+#: To who wrote the protocol these have no sign, and all others one: its clients could not read what
+#: has a number beyond that, nor a list with it.
+_UNSIGNED = frozenset({"first_seq", "keep", "opt_start_seq", "rate_limit_bps", "seq", "up_to_seq"})
 
 
 def load(data: bytes) -> dict[str, Any]:
@@ -57,7 +60,8 @@ def number(given: Mapping[str, Any], name: str, default: int = 0) -> int:
         return default
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if type(value) is not int or not -INT64_MAX <= value <= 2 * INT64_MAX:
+    most = 2 * INT64_MAX if name in _UNSIGNED else INT64_MAX
+    if type(value) is not int or not -INT64_MAX <= value <= most:
         raise _wrong(name, "number")
     return value
 
@@ -87,7 +91,7 @@ def numbers(given: Mapping[str, Any], name: str) -> list[int]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(
-        type(each) is int for each in cast("list[Any]", value)
+        type(each) is int and abs(each) <= INT64_MAX for each in cast("list[Any]", value)
     ):
         raise _wrong(name, "list of numbers")
     return cast("list[int]", value)

@@ -123,10 +123,10 @@ def _part(given: dict[bytes, bytes]) -> Part | None:
 
 def ttl_ms_of(value: bytes) -> int:
     """0: never. ApiError: it is none."""
-    text = value.decode(errors="replace")
-    if text == "never":
+    if value == b"never":
         return 0
-    ns = int(text) * NS_PER_S if text.isdigit() and len(text) < 12 else ns_of_span(text)
+    number = value.isdigit() and len(value) < 12
+    ns = int(value) * NS_PER_S if number else ns_of_span(value.decode(errors="replace"))
     if ns is None or ns < TTL_NS_MIN:
         raise known(10165)
     return ns // NS_PER_MS

@@ -213,6 +213,23 @@ class TestStreams:
         assert stream_config.CREATED not in stream_config.shown(new)
 
 
+class TestNumbers:
+    """Clients in Go cannot read a list with a number that is too large for its field."""
+
+    @pytest.mark.parametrize("most", [2**63 - 1, -(2**63) + 1])
+    def test_what_is_signed_has_63_bits(self, most: int):
+        beyond = most + (1 if most > 0 else -1)
+        for field in ("max_msgs", "max_bytes", "max_msg_size"):
+            stream(**{field: most})
+            assert number_of(stream, **{field: beyond}) == 10025
+        assert number_of(consumer, backoff=[beyond]) == 10025
+        assert number_of(consumer, backoff=[10**400]) == 10025
+
+    def test_sequences_have_64(self):
+        assert stream(first_seq=2**64 - 2)["first_seq"] == 2**64 - 2
+        assert number_of(stream, first_seq=2**64) == 10025
+
+
 class TestConsumers:
     def test_what_is_not_said_is_as_nats_server_shows_it(self):
         assert consumer(durable_name="c", ack_policy="explicit") == {

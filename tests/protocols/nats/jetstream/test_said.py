@@ -104,6 +104,8 @@ class TestHeaders:
         [
             ("Nats-TTL: 1ms", 10165),
             ("Nats-TTL: soon", 10165),
+            ("Nats-TTL: ²", 10165),  # a digit to Python, and no number
+            ("Nats-TTL: ٣", 10165),
             ("Nats-Expected-Last-Sequence: x", 10003),
             ("Nats-Expected-Last-Subject-Sequence-Subject: a", 10193),
             ("Nats-Rollup: some", 10111),
