@@ -291,7 +291,9 @@ def queue_step(
         durable=durable, exclusive=False, auto_delete=auto_delete, named=bool(name)
     )
     arguments = with_type(catalog, vhost, name, arguments, transient=transient)
-    if arguments[QUEUE_TYPE] == STREAM and STREAM_CONFIG not in arguments:
+    if arguments[QUEUE_TYPE] == STREAM and STREAM_CONFIG in arguments:
+        arguments = stream_arguments.as_exported(vhost, name, arguments)
+    elif arguments[QUEUE_TYPE] == STREAM:
         arguments = stream_arguments.as_declared(catalog, vhost, name, arguments)
     return DeclareQueue(
         vhost,

@@ -166,6 +166,7 @@ def test_a_name_without_effect_is_taken_from_clients_of_rabbitmq_and_refused_to_
     assert error is not None
     assert "unknown argument 'x-max-lenght'; allowed are x-consumer-timeout" in error.reason
     assert unknown_argument({"x-max-length": 1}) is None
+    assert unknown_argument({"x-queue-type": "stream", STREAM_CONFIG: {"subjects": ["a..b"]}})
 
 
 def test_a_huge_bad_value_is_not_repeated_in_full() -> None:

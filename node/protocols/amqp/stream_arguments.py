@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cluster.machine import replies as codes
 from cluster.machine.arguments import (
@@ -24,7 +24,10 @@ from cluster.machine.catalog_queues import queue_text
 from cluster.machine.checks import COUNT_MAX, BadValue, integer, one_of, shown
 from cluster.machine.stream.settings import NS_PER_S
 from node.errors import Refused
-from node.protocols.nats.jetstream.stream_config import stream_config
+from node.protocols.nats.jetstream import fields
+from node.protocols.nats.jetstream.errors import ApiError, invalid_stream
+from node.protocols.nats.jetstream.fields import INT64_MAX
+from node.protocols.nats.jetstream.stream_config import CREATED, is_restored, stream_config
 
 MAX_AGE: Final = "x-max-age"
 MAX_BYTES: Final = "x-max-length-bytes"
@@ -91,13 +94,35 @@ def with_config(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[st
             reason = f"invalid arg '{name}' for {thing} of queue type rabbit_stream_queue"
             raise Refused(codes.BAD_ARGUMENT, reason)
     age_s = seconds_of(arguments.get(MAX_AGE, "")) or 0
-    limits = {"max_age": age_s * NS_PER_S, "max_bytes": arguments.get(MAX_BYTES, 0)}
+    age_ns = min(age_s * NS_PER_S, INT64_MAX)
+    limits = {"max_age": age_ns, "max_bytes": arguments.get(MAX_BYTES, 0)}
     # A name that NATS's clients cannot say is a name all the same.
     config: dict[str, Any] = {
         **stream_config({"name": "stream", **limits}),
         "name": queue,
         "subjects": [],
     }
+    return {**arguments, STREAM_CONFIG: config}
+
+
+def as_exported(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a stream with its configuration, as definitions have them: that is checked
+    as if a client of JetStream had said it. Refused: it cannot be.
+    """
+    given: Any = arguments[STREAM_CONFIG]
+    try:
+        said = cast("dict[str, Any]", given if isinstance(given, dict) else {})
+        if not said or is_restored(said):
+            raise invalid_stream("it is the configuration of a stream that is whole")
+        # A name that NATS's clients cannot say is a name all the same, and no subject.
+        config = {**stream_config({**said, "name": "stream"}), "name": queue}
+        if not said.get("subjects"):
+            config["subjects"] = []
+        if created_ms := fields.number(said, CREATED):
+            config[CREATED] = created_ms
+    except ApiError as error:
+        reason = f"invalid arg '{STREAM_CONFIG}' for {queue_text(vhost, queue)}: {error.text}"
+        raise Refused(codes.BAD_ARGUMENT, reason) from None
     return {**arguments, STREAM_CONFIG: config}
 
 

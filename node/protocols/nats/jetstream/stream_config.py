@@ -135,9 +135,11 @@ def stream_config(given: Mapping[str, Any]) -> Config:
         raise invalid_json("first_seq is negative")
     if first > 1:
         config["first_seq"] = first
-    placement = fields.part(given, "placement")
-    if placement:
-        config["placement"] = placement
+    placement = fields.part(given, "placement") or {}
+    wanted = {name: fields.text(placement, name) for name in ("cluster", "preferred")}
+    wanted = {**wanted, "tags": fields.texts(placement, "tags")}
+    if any(wanted.values()):
+        config["placement"] = {name: value for name, value in wanted.items() if value}
     limits = fields.part(given, "consumer_limits") or {}
     config["consumer_limits"] = {
         field: value
