@@ -9,7 +9,6 @@ is made again. So no increment is lost or counted twice, whoever leads meanwhile
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from cluster.types import NodeId, QueueId
 from node.broker.publishing import BODIES_AT_ONCE, QueuePublisher
 from node.broker.stream_reads import led_stream
 from node.errors import Elsewhere
+from node.messages.plain_values import loads
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream.batching import Member, columns_of
 from node.protocols.nats.jetstream.errors import ApiError, known
@@ -90,7 +90,7 @@ def increment_of(text: bytes) -> int:
 
 def sum_of(body: bytes) -> int:
     """ValueError: the message is none of a counter."""
-    match json.loads(body):
+    match loads(body):
         case {"val": str(text)} if _INTEGER.fullmatch(text.encode()):
             return int(text)
         case _:
