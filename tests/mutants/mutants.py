@@ -306,6 +306,13 @@ CONSENSUS = (
         (RAFT,),
     ),
     Mutant(
+        "an answer that waited is given though its copy has lost what it had",
+        _RAFT + "member.py",
+        "return equal and not (self.leads or self.stopped or journal.votes_suspended)",
+        "return True",
+        (by_tests("tests/raft/test_drive_loop.py", words="waits"),),
+    ),
+    Mutant(
         "nodes that were given up are listened to",
         _RAFT + "member.py",
         "if sender in self.configuration.lost and not self.host.let_in(sender):",
