@@ -260,6 +260,10 @@ class CatalogMachine:
         """The same of a queue that this copy of the catalog may not know yet."""
         return self._policies.config_for(info)
 
+    def arguments_of(self, info: QueueInfo) -> dict[str, Any]:
+        """Those with which it would be declared to be what policies make of it."""
+        return self._policies.arguments_of(info)
+
     # --- reading: routing -------------------------------------------------------------------------
 
     def exchange(self, vhost: str, name: str) -> ExchangeInfo | None:

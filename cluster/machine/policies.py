@@ -44,11 +44,14 @@ _LIMITS: dict[str, int | None] = {
     "message-ttl": None,
     "slo-oldest-age": None,
 }
+#: Read by who moves dead letters, not by queues. Older releases took any value, so logs hold those.
+DEAD_LETTER_STRATEGY = "dead-letter-strategy"
 #: The argument wins.
 _DEFAULTS = frozenset(
     {
         "dead-letter-exchange",
         "dead-letter-routing-key",
+        DEAD_LETTER_STRATEGY,
         "dedup-window",
         "delayed-retry-max",
         "delayed-retry-min",
@@ -71,7 +74,7 @@ SETTINGS_SINCE = {
 _WITHOUT_EFFECT = frozenset(
     {
         *FEDERATION,
-        "dead-letter-strategy",
+        DEAD_LETTER_STRATEGY,
         "ha-mode",
         "ha-params",
         "ha-promote-on-failure",
@@ -222,12 +225,16 @@ class Policies:
 
     def config_for(self, info: QueueInfo) -> QueueConfig:
         """The same of a queue that the tables need not hold yet."""
+        return settings_from(self.arguments_of(info), auto_delete=info.auto_delete)
+
+    def arguments_of(self, info: QueueInfo) -> dict[str, Any]:
+        """With what policies, and the default quota of the vhost, make of them."""
         tables: tuple[PolicyTable, PolicyTable] = ("policies", "operator_policies")
         found = [self.for_queue(each, info.vhost, info.name, info.arguments) for each in tables]
         definitions = [policy[1]["definition"] for policy in found if policy is not None]
         arguments = effective_arguments(info.arguments, *definitions)
         self._add_default_quota(info.vhost, arguments)
-        return settings_from(arguments, auto_delete=info.auto_delete)
+        return arguments
 
     def _add_default_quota(self, vhost: str, arguments: dict[str, Any]) -> None:
         """`max-queue-bytes` of the vhost is for queues that name no limit of bytes. They refuse

@@ -41,6 +41,7 @@ from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
 from cluster.machine.effects import DeadLetter
+from cluster.machine.policies import DEAD_LETTER_STRATEGY
 from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
 from cluster.machine.stream import errors
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
@@ -62,7 +63,6 @@ _FOR_GOOD: Final = {
     errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
 }
 
-STRATEGY: Final = "dead-letter-strategy"
 DEAD_LETTERS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 20
 BACKOFF_S_MIN = 0.05
@@ -256,11 +256,7 @@ class DeadLetters:
         view, info = self._broker.machine(group).queue(queue), catalog.queue_by_id(queue)
         if view is None or info is None or view.config.overflow == "drop-head":
             return False
-        strategy = info.arguments.get(f"x-{STRATEGY}")
-        if strategy is None:
-            policy = catalog.policy_for(info.vhost, info.name, "queues")
-            strategy = None if policy is None else policy[1]["definition"].get(STRATEGY)
-        return strategy == "at-least-once"
+        return catalog.arguments_of(info).get(f"x-{DEAD_LETTER_STRATEGY}") == "at-least-once"
 
     async def _read(
         self, group: GroupLike, dead: DeadLetter, vhost: str, name: str

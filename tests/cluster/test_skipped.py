@@ -17,6 +17,7 @@ from cluster.machine.commands import Pause, Purge, PutEntry
 from cluster.machine.effects import Applied
 from cluster.types import CATALOG_GROUP, GroupId, QueueId, Stamp
 from tests.cluster.world import MakeWorld, World, enqueue
+from tests.testkit.nesting import nested
 
 pytestmark = pytest.mark.virtual_time
 
@@ -103,13 +104,6 @@ async def test_it_is_noted_with_its_bytes(make_world: MakeWorld) -> None:
     (line,) = [each for each in out.getvalue().splitlines() if "KeyError" in each]
     assert "a bug" in line
     assert "13" + f"{queue:02x}" + "f5" in line, "tag 19, the queue, true"
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(

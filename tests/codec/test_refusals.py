@@ -31,6 +31,7 @@ from cluster.machine.commands import (
 )
 from cluster.machine.replies import Ok
 from cluster.types import GroupId, NodeId, QueueId
+from tests.testkit.nesting import nested
 
 QUEUE = QueueId(1)
 
@@ -52,13 +53,6 @@ def test_what_is_no_reply_is_refused(packed: Any, why: str) -> None:
 def test_what_cbor_does_not_have_is_refused() -> None:
     with pytest.raises(CodecError, match="cannot be written as CBOR"):
         pack({"a": object()})
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for number in range(depth):
-        value = {"n": value} if number % 2 else [value]
-    return value
 
 
 HOLDING: list[Callable[[Any], Any]] = [

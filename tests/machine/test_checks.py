@@ -26,13 +26,7 @@ from cluster.machine.marks import (
     PRIORITY_MAX,
     parse_attrs,
 )
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
+from tests.testkit.nesting import nested
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,9 @@ import pytest
 from node.messages import properties as amqp
 from node.messages.message import headers_of, nats_fields_of, on_wire, where_of
 from node.messages.nats_headers import block_of
+from tests.testkit.nesting import nested
 
 PLAIN = amqp.build({"delivery_mode": 2})
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(

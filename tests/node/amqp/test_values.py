@@ -33,15 +33,10 @@ from tests.acceptance.fuzz.amqp import wire as raw
 from tests.acceptance.semantics.wire import Closed
 from tests.node.amqp.conftest import Connect, Running
 from tests.node.nodes import Client
+from tests.testkit.nesting import nested
 
 NO_NUMBERS = [math.nan, math.inf, -math.inf]
 QUEUE = "values"
-
-
-def nested(depth: int, inner: Any = 1) -> Any:
-    for number in range(depth):
-        inner = {"n": inner} if number % 2 else [inner]
-    return inner
 
 
 def strict(text: bytes) -> Any:
