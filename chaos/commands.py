@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import shlex
 import signal
@@ -73,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seconds", type=float, default=SECONDS, help="of load and faults, one run")
     run.add_argument("--only", help="workloads: w1,w3-amqp; all, if not given")
+    run.add_argument(
+        "--pace",
+        type=_pace,
+        default=1.0,
+        help="how often publishers publish: 0.25, a quarter as often",
+    )
     run.add_argument("--network", choices=("namespaces", "proxy"))
     run.add_argument("--disks", choices=("ext4", "xfs", "folders"))
     run.add_argument("--build", help="what is broken on purpose in all nodes of one run")
@@ -89,6 +96,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _pace(text: str) -> float:
+    pace = float(text)
+    if not 0 < pace < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no pace: it is more than 0, and 1 is the usual one"
+        )
+    return pace
+
+
 def _run(given: argparse.Namespace, console: Console) -> int:
     from chaos.campaign import Campaign, exit_status
     from chaos.report.tables import show_campaign, show_run
@@ -103,6 +119,7 @@ def _run(given: argparse.Namespace, console: Console) -> int:
         given.network,
         given.disks,
         given.build,
+        given.pace,
     )
     mix_of(plan.mix)
     if given.minutes is not None:

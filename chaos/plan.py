@@ -41,6 +41,8 @@ class Plan:
         words += ["--seconds", f"{self.seconds:g}"]
         if tuple(self.workloads) != tuple(WORKLOADS):
             words += ["--only", ",".join(self.workloads)]
+        if self.pace != 1.0:
+            words += ["--pace", f"{self.pace:g}"]
         for option in ("network", "disks", "build"):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", value]

@@ -27,7 +27,9 @@ def test_every_workload_runs_over_both_protocols_but_for_what_only_one_has():
 
 
 def test_the_command_of_a_run_is_one_that_the_parser_takes():
-    plan = Plan(7, "kill,wipe", 12.5, workloads_of("w1,w3-amqp"), "proxy", "folders", "amnesia")
+    plan = Plan(
+        7, "kill,wipe", 12.5, workloads_of("w1,w3-amqp"), "proxy", "folders", "amnesia", 0.25
+    )
     words = shlex.split(plan.command)
 
     given = _parser().parse_args(words[3:])
@@ -41,7 +43,14 @@ def test_the_command_of_a_run_is_one_that_the_parser_takes():
         given.network,
         given.disks,
         given.build,
+        given.pace,
     )
+
+
+@pytest.mark.parametrize("pace", ["0", "-1", "nan", "inf", "fast"])
+def test_a_pace_at_which_nothing_is_published_is_refused(pace: str):
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--pace", pace])
 
 
 def test_a_mix_may_be_named_by_its_faults():
