@@ -22,6 +22,8 @@ UNKNOWN_MAX = 3  # publishes and settles of each queue
 LENGTH_MAX = 6
 WRITES_PER_S = 8.0
 READS_PER_S = 4.0  # of each reader
+#: Queues: a run of an hour leaves hundreds.
+DRAINED_AT_ONCE = 50
 #: How long a message that should be in the queue is waited for.
 NEXT_S_MAX = 5.0
 
@@ -51,8 +53,10 @@ class Lengths:
         await asyncio.gather(self._write(), *(self._read(client) for client in self._readers))
 
     async def drain(self) -> None:
-        for queue in self._queues:
-            await drain(self.name, Left(), {queue: (self._writer, self._settled)})
+        for start in range(0, len(self._queues), DRAINED_AT_ONCE):
+            queues = self._queues[start : start + DRAINED_AT_ONCE]
+            takers = {queue: (self._writer, self._settled) for queue in queues}
+            await drain(self.name, Left(), takers)
         await close_all([self._writer, *self._readers])
 
     async def _read(self, client: Client) -> None:
