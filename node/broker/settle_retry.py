@@ -11,6 +11,8 @@ dropped.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +30,10 @@ PATIENCE_S = 300.0
 #: For callers that wait for an answer.
 ANSWER_S_MAX = 15.0
 
+#: How long acks wait for others that nobody waits for either, so that all of them cost the groups
+#: of this node one write and one fsync.
+SOON_S = 0.005
+
 #: What may be said of deliveries; the last two are no settles, and go the same way, in its order.
 SettleCommand = Settle | Return | Discard | Extend | SetCredit
 
@@ -41,6 +47,18 @@ class SettleRetry:
         self._retries = cluster.forwarder.new_retries()
         #: The latest of each consumer, until it is decided.
         self._credits: dict[tuple[GroupId, QueueId, ConsumerKey], SetCredit] = {}
+        self._soon: list[Callable[[], None]] = []
+
+    def soon(self, settle: Callable[[], None]) -> None:
+        """Call `settle` within `SOON_S`, together with those of other channels."""
+        if not self._soon:
+            asyncio.get_running_loop().call_later(SOON_S, self._settle_soon)
+        self._soon.append(settle)
+
+    def _settle_soon(self) -> None:
+        soon, self._soon = self._soon, []
+        for settle in soon:
+            settle()
 
     def settle(
         self,

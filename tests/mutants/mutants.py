@@ -1011,6 +1011,20 @@ NODES = (
         (by_tests("tests/cluster/test_forwarding.py"),),
     ),
     Mutant(
+        "acks that nobody waits for are forgotten with their channel",
+        "node/protocols/amqp/channel.py",
+        "        self.deliveries.settles.flush()\n        self.closed = True\n",
+        "        self.closed = True\n",
+        (by_tests("tests/node/amqp/test_late_acks.py", words="does_not_come_back"),),
+    ),
+    Mutant(
+        "an ack waits though its consumer has no room for another message",
+        "node/protocols/amqp/deliveries.py",
+        "open_max > (consumer.credit or LATE_MAX)",
+        "open_max > LATE_MAX",
+        (by_tests("tests/node/amqp/test_late_acks.py", words="without_room"),),
+    ),
+    Mutant(
         "a credit is repeated though a later one was decided",
         "node/broker/settle_retry.py",
         "self._is_lost(group) or not self._is_latest(group, command)",

@@ -109,6 +109,7 @@ class Channel:
                     self.deliveries.ack(ranges)
                 case Method(_, method):
                     self.publishes.flush()
+                    self.deliveries.settles.flush()
                     work = begin(self, method)
                     if work is not None and self.publishes.uploading:
                         work = self._behind_publishes(work)
@@ -260,6 +261,7 @@ class Channel:
         if self.closed:
             return
         self.publishes.flush()
+        self.deliveries.settles.flush()
         self.closed = True
         self.deliveries.stop_feeds()
         self.outlet.close(lost=lost)

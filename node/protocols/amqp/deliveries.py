@@ -21,6 +21,7 @@ from pamqp import commands
 
 from cluster.groups.outcome import Outcome
 from cluster.machine import replies as codes
+from cluster.machine.arguments import GROUP_KEY
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.checks import NAME_BYTES_MAX
 from cluster.machine.commands import Command, Discard, Extend, Return, SetCredit, Settle
@@ -50,6 +51,8 @@ from node.protocols.amqp.writer import Stream, WritingChannel
 from node.routing.shards import shards_of
 
 Verdict = Literal["ack", "requeue", "discard"]
+#: So many acks of a channel whose consumers have no limit are told at once.
+LATE_MAX = 512
 
 
 NO_KEY = ConsumerKey(0)
@@ -67,6 +70,7 @@ class ChannelConsumer:
     exclusive: bool = False
     priority: int = 0
     prefetch: int = 0
+    credit: int = 0  # what it may hold; 0: no limit
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cancelled: bool = False
     timeout_ms: int | None = None
@@ -84,6 +88,13 @@ class ChannelConsumer:
         self.placed = self.arguments.get(POSITION) is True
         self.wire_tag = short(self.tag)
         self.name = self.name or self.info.name
+
+    @property
+    def settles_late(self) -> bool:
+        """While it has room, nothing waits for what it has acked: no consumer is behind it, and no
+        message either, as one of the same group is.
+        """
+        return self.family is None and GROUP_KEY not in self.info.arguments
 
     @property
     def is_member(self) -> bool:
@@ -320,6 +331,8 @@ class ChannelSettles:
         self._counted = counted
         self._transaction: list[tuple[Verdict, list[Taken[ChannelConsumer]]]] | None = None
         self._all_decided: asyncio.Event | None = None
+        self._late: list[Taken[ChannelConsumer]] = []  # acked, and soon to be told
+        self._late_count = 0
 
     def up_to(self, verdict: Verdict, tag: int) -> None:
         """All open ones up to the tag; 0: all."""
@@ -372,7 +385,33 @@ class ChannelSettles:
             self._transaction.append((verdict, taken))
             return
         self._count(verdict, taken)
-        for group, step in steps_of(verdict, _settle_streams(taken)):
+        settled = _settle_streams(taken)
+        if verdict == "ack" and self._may_wait(settled):
+            return
+        self.flush()
+        for group, step in steps_of(verdict, settled):
+            self.propose(group, step)
+
+    def _may_wait(self, acked: Sequence[Taken[ChannelConsumer]]) -> bool:
+        """Whether these were kept, to be told soon with others: their consumers have room for more
+        than they hold, so nothing that is ready waits for them.
+        """
+        count = self._late_count + sum(part.last - part.first + 1 for part in acked)
+        open_max = 2 * (self.unacked.count + count)
+        for part in acked:
+            consumer = part.consumer
+            if not consumer.settles_late or open_max > (consumer.credit or LATE_MAX):
+                return False
+        if not self._late:
+            self._settle_retry.soon(self.flush)
+        self._late += acked
+        self._late_count = count
+        return True
+
+    def flush(self) -> None:
+        """Tell the leaders what was acked."""
+        late, self._late, self._late_count = self._late, [], 0
+        for group, step in steps_of("ack", late):
             self.propose(group, step)
 
     def _count(self, verdict: Verdict, taken: list[Taken[ChannelConsumer]]) -> None:
@@ -810,7 +849,7 @@ class Deliveries:
         self._requests += 1
         request = self._requests
         self._subscribing[request] = consumer
-        credit = consumer.prefetch or self.global_prefetch
+        credit = consumer.credit = consumer.prefetch or self.global_prefetch
         try:
             await self._channel.patiently(
                 lambda: self.client.subscribe(
@@ -1177,6 +1216,7 @@ class Deliveries:
         for consumer in self.every_consumer():
             if not consumer.no_ack and consumer.feed is None and consumer.key != NO_KEY:
                 info, credit = consumer.info, consumer.prefetch or count
+                consumer.credit = credit
                 self.settles.propose(info.group, SetCredit(info.queue, consumer.key, credit))
         self._emit_held()
 
