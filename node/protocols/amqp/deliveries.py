@@ -386,7 +386,7 @@ class ChannelSettles:
             return
         self._count(verdict, taken)
         settled = _settle_streams(taken)
-        if verdict == "ack" and self._may_wait(settled):
+        if not settled or (verdict == "ack" and self._may_wait(settled)):
             return
         self.flush()
         for group, step in steps_of(verdict, settled):
