@@ -453,7 +453,7 @@ _COMMANDS: dict[int, Layout] = {
         fields_since=dict.fromkeys(("subject", "below", "keep"), STREAMS_SINCE),
     ),
     19: Layout(commands.Pause),
-    20: Layout(commands.DeadLettersMoved, fields_since={"put_off": 5}),
+    20: Layout(commands.DeadLettersMoved),
     21: Layout(commands.Tick),
     22: Layout(commands.Barrier),
     23: Layout(commands.UpgradeMachine),
@@ -506,6 +506,8 @@ _COMMANDS: dict[int, Layout] = {
     ),
     39: Layout(commands.RestoreIds, load={"ids": _rows(str, int, int)}, since=RESTORES_SINCE),
     40: Layout(commands.ResolveTransaction, since=RESOLVES_SINCE),
+    41: Layout(commands.PutOffDeadLetters, load=_RANGES, since=5),
+    42: Layout(commands.SendDeadLetters, load=_RANGES, since=5),
     # the catalog
     64: Layout(commands.RegisterNode),
     65: Layout(commands.CreateGroup),

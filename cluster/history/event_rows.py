@@ -314,7 +314,7 @@ class RowRecorder:
         for consumer in consumers.by_key.values():
             for first, last, hold in consumer.held:
                 yield from self._known(queue, first, last, consumer, hold.token)
-        for batch in queue.disposal.outbox.batches:
+        for batch in queue.disposal.outbox.everything():
             reason = batch.deaths[0]["reason"]
             yield from self._known(queue, batch.first, batch.last, reason=reason)
         yield from self._taken()

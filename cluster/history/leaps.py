@@ -86,7 +86,7 @@ def standing_of(message: MessageEvents, machine: QueueMachine) -> Standing | Non
     position = stay.position
     row = next(iter(queue.rows(position, 1)), None)
     if row is None or row.position != position:
-        batches = queue.disposal.outbox.batches
+        batches = queue.disposal.outbox.everything()
         leaves = any(batch.first <= position <= batch.last for batch in batches)
         return Standing("leaving") if leaves else GONE
     bodies = row.chunk.bodies

@@ -438,12 +438,29 @@ class Retime:
 @dataclass(frozen=True, slots=True)
 class DeadLettersMoved:
     """The dead letters of this queue numbered up to `number` are safe in their targets' groups:
-    forget them. `put_off`: they cannot be read, and go behind all others, under new numbers.
+    forget them.
     """
 
     queue: QueueId
     number: int
-    put_off: bool = False
+
+
+@value
+class PutOffDeadLetters:
+    """Those with these numbers wait, and so does what dies from now on, until they are sent: they
+    cannot go now, and others can. Since machine version 5.
+    """
+
+    queue: QueueId
+    ranges: Ranges
+
+
+@value
+class SendDeadLetters:
+    """Those put off with these numbers go now, under new ones. Since machine version 5."""
+
+    queue: QueueId
+    ranges: Ranges
 
 
 @value
@@ -574,6 +591,8 @@ QueueCommand = (
     | Retime
     | UpdateQueue
     | DeadLettersMoved
+    | PutOffDeadLetters
+    | SendDeadLetters
     | Handed
     | DeleteMessage
     | PutConsumer

@@ -11,10 +11,13 @@ machine and the node, not for clients to see.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, cast
 
 Deaths = list[dict[str, Any]]
 
@@ -151,6 +154,23 @@ class DeadLetterBatch(NamedTuple):
     exchange: str
     routing_key: str | None
     priority: int = 0
+    died: int = 0  # the number that it had until it was put off; 0: it never was
+
+    def cut(self, count: int) -> tuple[DeadLetterBatch, DeadLetterBatch]:
+        """The first `count`, and the rest."""
+        middle = self.first + count
+        rest = self._replace(
+            number=self.number + count, first=middle, died=self.died and self.died + count
+        )
+        return self._replace(last=middle - 1), rest
+
+    @property
+    def end(self) -> int:
+        """The number behind its last one."""
+        return self.number + self.last - self.first + 1
+
+
+_NUMBER: Final = attrgetter("number")
 
 
 @dataclass(eq=False, slots=True)
@@ -158,11 +178,16 @@ class DeadLetterOutbox:
     """Dead letters that wait to be carried, in the order in which they died.
 
     Their target is in another group; or it is in this one and has no room.
+
+    Those that cannot go now are put off once others can, and everything that dies later waits
+    behind them; so what has to wait stays in order. What is put off is not sent. It gets a new
+    number when it goes: targets may have taken higher ones by then.
     """
 
-    batches: deque[DeadLetterBatch] = field(default_factory=deque[DeadLetterBatch])
+    batches: deque[DeadLetterBatch] = field(default_factory=deque[DeadLetterBatch])  # go in turn
+    put_off: list[DeadLetterBatch] = field(default_factory=list[DeadLetterBatch])  # since version 5
     next: int = 1  # the next dead letter has this number, or a higher one
-    count: int = 0
+    count: int = 0  # of both
 
     def add(
         self,
@@ -174,33 +199,108 @@ class DeadLetterOutbox:
         priority: int,
     ) -> None:
         """`number`: of the first one, at least `next`; `to`: exchange and routing key."""
-        self.batches.append(DeadLetterBatch(number, first, last, deaths, *to, priority))
-        self.next = number + last - first + 1
+        batch = DeadLetterBatch(number, first, last, deaths, *to, priority)
+        (self.put_off or self.batches).append(batch)
+        self.next = batch.end
         self.count += last - first + 1
 
     def take(self, number: int) -> list[DeadLetterBatch]:
-        """The dead letters numbered up to `number`, which are not in it any more."""
+        """Those that go next numbered up to `number`, which are not in it any more."""
         taken: list[DeadLetterBatch] = []
         while self.batches and self.batches[0].number <= number:
             batch = self.batches.popleft()
-            last = min(batch.last, batch.first + number - batch.number)
-            taken.append(batch._replace(last=last))
-            self.count -= last - batch.first + 1
-            if last < batch.last:
-                self.batches.appendleft(batch._replace(number=number + 1, first=last + 1))
+            if batch.end > number + 1:
+                batch, rest = batch.cut(number + 1 - batch.number)
+                self.batches.appendleft(rest)
+            taken.append(batch)
+            self.count -= batch.last - batch.first + 1
         return taken
 
+    def wait(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Those that go with these numbers are put off; how many."""
+        going, count = list(self.batches), 0
+        for batch in _picked(going, ranges):
+            self.put_off.append(batch._replace(number=batch.died or batch.number, died=0))
+            count += batch.last - batch.first + 1
+        self.put_off.sort(key=_NUMBER)
+        self.batches = deque(going)
+        return count
+
+    def go(self, ranges: Sequence[tuple[int, int]], number_after: Callable[[int], int]) -> int:
+        """Those put off with these numbers go, under new ones, behind what goes already; how
+        many.
+        """
+        count = 0
+        for batch in _picked(self.put_off, ranges):
+            batch = batch._replace(number=number_after(self.next - 1), died=batch.number)
+            self.batches.append(batch)
+            self.next = batch.end
+            count += batch.last - batch.first + 1
+        return count
+
+    def everything(self) -> Iterator[DeadLetterBatch]:
+        return chain(self.batches, self.put_off)
+
+    def behind(self, number: int, *, put_off: bool) -> Iterator[tuple[DeadLetterBatch, bool]]:
+        """What comes after that one, and whether it is put off; those that go come first."""
+        if not put_off:
+            yield from ((batch, False) for batch in _behind(self.batches, number))
+            number = 0
+        yield from ((batch, True) for batch in _behind(self.put_off, number))
+
     def dump(self) -> list[Any]:
-        return [self.next, [list(batch) for batch in self.batches]]
+        row = [self.next, [_dumped(batch) for batch in self.batches]]
+        if self.put_off:
+            row.append([_dumped(batch) for batch in self.put_off])
+        return row
 
     def load(self, data: Sequence[Any]) -> None:
-        self.next = data[0]
-        self.batches = deque(DeadLetterBatch(*batch) for batch in data[1])
-        self.count = sum(batch.last - batch.first + 1 for batch in self.batches)
+        self.next, batches, *put_off = data
+        self.batches = deque(DeadLetterBatch(*batch) for batch in batches)
+        self.put_off = [DeadLetterBatch(*batch) for batch in put_off[0]] if put_off else []
+        self.count = sum(batch.last - batch.first + 1 for batch in self.everything())
 
     def invariants(self) -> None:
-        number = 1
-        for batch in self.batches:
-            assert number <= batch.number, "numbers of dead letters are not in order"
-            number = batch.number + batch.last - batch.first + 1
-        assert number <= self.next, "the next number is wrong"
+        for batches in (self.batches, self.put_off):
+            number = 1
+            for batch in batches:
+                assert number <= batch.number, "numbers of dead letters are not in order"
+                number = batch.end
+            assert number <= self.next, "the next number is wrong"
+        count = sum(batch.last - batch.first + 1 for batch in self.everything())
+        assert count == self.count, "dead letters are miscounted"
+
+
+def _picked(
+    batches: list[DeadLetterBatch], ranges: Sequence[tuple[int, int]]
+) -> list[DeadLetterBatch]:
+    """What has these numbers, which is not among them any more."""
+    picked: list[DeadLetterBatch] = []
+    for first, last in ranges:
+        start, end = (bisect_right(batches, number, key=_NUMBER) for number in (first, last))
+        if start and batches[start - 1].end > first:
+            start -= 1
+        found = batches[start:end] if first <= last else []
+        if not found:
+            continue
+        left: list[DeadLetterBatch] = []
+        if found[0].number < first:
+            before, found[0] = found[0].cut(first - found[0].number)
+            left.append(before)
+        if found[-1].end > last + 1:
+            found[-1], behind = found[-1].cut(last + 1 - found[-1].number)
+            left.append(behind)
+        batches[start:end] = left
+        picked += found
+    return picked
+
+
+def _behind(batches: Sequence[DeadLetterBatch], number: int) -> Iterator[DeadLetterBatch]:
+    start = bisect_right(batches, number, key=_NUMBER)
+    if start and (before := batches[start - 1]).end > number + 1:
+        yield before.cut(number + 1 - before.number)[1]
+    yield from islice(batches, start, None)
+
+
+def _dumped(batch: DeadLetterBatch) -> list[Any]:
+    return list(batch) if batch.died else list(batch[:-1])  # as before version 5

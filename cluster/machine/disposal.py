@@ -132,15 +132,10 @@ class Disposal:
     def moved(self, context: ApplyContext, command: DeadLettersMoved) -> Reply:
         taken = self.outbox.take(command.number)
         recorder = self.identity.recorder
-        for _, first, last, deaths, exchange, routing_key, priority in taken:
-            if command.put_off:
-                number = context.number_after(self.outbox.next - 1)
-                to = (exchange, routing_key)
-                self.outbox.add(number, first, last, deaths, to, priority)
-                continue
+        for batch in taken:
             if recorder is not None:
-                recorder.moved(self.identity, first, last)
-            self.messages.release(first, last)
+                recorder.moved(self.identity, batch.first, batch.last)
+            self.messages.release(batch.first, batch.last)
         return Ok(sum(batch.last - batch.first + 1 for batch in taken))
 
     def purge(self, context: ApplyContext) -> Reply:
@@ -157,16 +152,17 @@ class Disposal:
                 messages.release(first, last)
         return Ok(count)
 
-    def dead_letters(self, count: int) -> list[DeadLetter]:
-        """The first `count` on their way to other groups."""
+    def dead_letters(self, count: int, after: DeadLetter | None) -> list[DeadLetter]:
+        """The first `count` on their way to other groups behind that one."""
         found: list[DeadLetter] = []
-        for batch in self.outbox.batches:
+        number, behind = (0, False) if after is None else (after.number, after.put_off)
+        for batch, put_off in self.outbox.behind(number, put_off=behind):
             if len(found) >= count:
                 break
-            found += self._unpacked(batch, count - len(found))
+            found += self._unpacked(batch, count - len(found), put_off=put_off)
         return found
 
-    def _unpacked(self, batch: DeadLetterBatch, count: int) -> list[DeadLetter]:
+    def _unpacked(self, batch: DeadLetterBatch, count: int, *, put_off: bool) -> list[DeadLetter]:
         last = min(batch.last, batch.first + count - 1)
         return [
             DeadLetter(
@@ -177,6 +173,7 @@ class Disposal:
                 batch.exchange,
                 batch.routing_key,
                 batch.priority,
+                put_off,
             )
             for piece in self.messages.store.pieces(batch.first, last)
             for position in range(piece.first, piece.last + 1)

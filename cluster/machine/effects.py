@@ -184,7 +184,9 @@ class Applied(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """One message on its way to another group; the numbers of its source queue grow."""
+    """One message on its way to another group; the numbers of its source queue grow, of those that
+    go and of those put off.
+    """
 
     number: int
     # The name shadows a method of tuple that nobody calls on it.
@@ -194,3 +196,4 @@ class DeadLetter(NamedTuple):
     exchange: str  # to publish to
     routing_key: str | None  # None: the message's own
     priority: int = 0  # as published
+    put_off: bool = False  # it goes when it was asked for: `SendDeadLetters`

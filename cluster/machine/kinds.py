@@ -101,8 +101,10 @@ class QueueKind(DeadLetterTarget, Timed, Protocol):
         """Why these cannot all be withdrawn."""
         ...
 
-    def dead_letters(self, count: int, /) -> Sequence[DeadLetter]:
-        """The first ones on their way to other groups."""
+    def dead_letters(self, count: int, after: DeadLetter | None, /) -> Sequence[DeadLetter]:
+        """The first ones on their way to other groups, or the first behind that one; those that
+        were put off come last.
+        """
         ...
 
     def effects_on_leader(self) -> Sequence[Effect]: ...

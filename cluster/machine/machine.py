@@ -31,12 +31,14 @@ from cluster.machine.commands import (
     NodeUp,
     OpenSession,
     PutConsumer,
+    PutOffDeadLetters,
     QueueCommand,
     Reserve,
     ResolveTransaction,
     RestoreConsumer,
     RestoreIds,
     Retime,
+    SendDeadLetters,
     Subscribe,
     Tick,
     Transaction,
@@ -114,6 +116,7 @@ QUEUE_COMMANDS: dict[Any, int] = {
     BodyPart: 3,
     **dict.fromkeys((DeleteMessage, PutConsumer, DropConsumer, Fetch, Acknowledge), 4),
     **dict.fromkeys((Withdraw, Retime, RestoreConsumer, RestoreIds), 5),
+    **dict.fromkeys((PutOffDeadLetters, SendDeadLetters), 5),
 }
 DIGEST_BYTES = 16
 #: Ranges of live entries that are kept of a queue that does not change.
@@ -329,7 +332,7 @@ class QueueMachine:
                 NOT_EMPTY, f"a transaction is about to publish to queue {queue.name}: try again"
             )
         if command.if_settled and (
-            queue.message_count or queue.dead_letters(1) or any(queue.reserved)
+            queue.message_count or queue.dead_letters(1, None) or any(queue.reserved)
         ):
             return Refused(
                 NOT_EMPTY,
@@ -428,10 +431,12 @@ class QueueMachine:
         """
         return self._fenced.get(queue) == (vhost, name)
 
-    def dead_letters(self, queue: QueueId, count: int = 1_000) -> Sequence[DeadLetter]:
-        """The first ones on their way to other groups."""
+    def dead_letters(
+        self, queue: QueueId, count: int = 1_000, after: DeadLetter | None = None
+    ) -> Sequence[DeadLetter]:
+        """See `QueueKind.dead_letters`."""
         found = self._queues.get(queue)
-        return [] if found is None else found.dead_letters(count)
+        return [] if found is None else found.dead_letters(count, after)
 
     def transactions(self) -> Sequence[OpenTransaction]:
         """Decided here and not done by every other group, oldest first."""

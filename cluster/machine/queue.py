@@ -32,12 +32,14 @@ from cluster.machine.commands import (
     Pause,
     Purge,
     PutConsumer,
+    PutOffDeadLetters,
     QueueCommand,
     Ranges,
     RestoreConsumer,
     RestoreIds,
     Retime,
     Return,
+    SendDeadLetters,
     SetCredit,
     Settle,
     Subscribe,
@@ -136,6 +138,10 @@ class Queue:
                 return self.subscriptions.get(context, command)
             case DeadLettersMoved():
                 return self.disposal.moved(context, command)
+            case PutOffDeadLetters():
+                return Ok(self.disposal.outbox.wait(command.ranges))
+            case SendDeadLetters():
+                return Ok(self.disposal.outbox.go(command.ranges, context.number_after))
             case Purge():
                 return self.disposal.purge(context)
             case Pause():
@@ -270,8 +276,8 @@ class Queue:
     def removed(self) -> Mapping[str, Removed]:
         return self.disposal.removed
 
-    def dead_letters(self, count: int) -> Sequence[DeadLetter]:
-        return self.disposal.dead_letters(count)
+    def dead_letters(self, count: int, after: DeadLetter | None) -> Sequence[DeadLetter]:
+        return self.disposal.dead_letters(count, after)
 
     def consumer_connected(self, key: ConsumerKey, *, connected: bool) -> None:
         self.subscriptions.connected(key, connected=connected)
@@ -388,7 +394,7 @@ class Queue:
     def _places(self) -> list[tuple[int, int, str]]:
         """(first, last, where) of all messages, by position."""
         places = self.messages.waiting()
-        places += [(each.first, each.last, "outbox") for each in self.disposal.outbox.batches]
+        places += [(each.first, each.last, "outbox") for each in self.disposal.outbox.everything()]
         for consumer in self.consumers.by_key.values():
             places += [(first, last, "unsettled") for first, last, _ in consumer.held]
         return sorted(places)

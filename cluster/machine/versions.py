@@ -34,6 +34,7 @@ new machine version on.
 |         |         | what a stream would refuse refuses the whole transaction; |
 |         |         | room is kept until the group that decides says that it is over; |
 |         |         | dead letters for a full stream wait, and are not refused; |
+|         |         | those that cannot go are put off, and others pass them; |
 |         |         | a queue stays split over all shards that are there; |
 |         |         | policies for streams |
 

@@ -19,17 +19,20 @@ takes none, or not this one, and never will is as good as no queue. But of a sou
 is at-least-once nothing is dropped: RabbitMQ keeps it, too, where publishes are refused by a full
 queue (else it drops letters all the same).
 
-Such a one stays in the outbox, and one that this node's log does not give: another leader may have
-it. They go behind the others, under new numbers: with the old ones the target would take them for
-repeated later. One that had been sent before, and was not heard to be safe, comes twice.
+Such a one waits in the outbox, and so does one that this node's log does not give: another leader
+may have it. As long as all wait that is all, and nothing is written. Only when one behind them can
+go they are put off, and later sent under new numbers: with the old ones the target would take them
+for repeated. What is put off was not sent since, so any leader may send it, once that is in the
+log; they go in the order of their deaths. One that had been sent before it was put off, and was not
+heard to be safe, comes twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 
@@ -39,10 +42,18 @@ from cluster.groups.outcome import TOO_LARGE
 from cluster.machine import QueueMachine
 from cluster.machine.admission import CARRIER_PREFIX
 from cluster.machine.catalog import QueueInfo
-from cluster.machine.commands import ATTR_DEATHS, ATTR_PRIORITY, DeadLettersMoved, Enqueue
+from cluster.machine.commands import (
+    ATTR_DEATHS,
+    ATTR_PRIORITY,
+    DeadLettersMoved,
+    Enqueue,
+    PutOffDeadLetters,
+    SendDeadLetters,
+)
 from cluster.machine.effects import DeadLetter
 from cluster.machine.policies import DEAD_LETTER_STRATEGY
 from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
+from cluster.machine.runs import ranges_of
 from cluster.machine.stream import errors
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
@@ -63,7 +74,13 @@ _FOR_GOOD: Final = {
     errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
 }
 
+#: Entry of the log, and place in it.
+_Place = tuple[int, int]
+
+#: Never more, in whatever release: what is behind them was sent by nobody.
 DEAD_LETTERS_AT_ONCE = 256
+#: Higher than any that is given.
+LAST_NUMBER = (1 << 63) - 1
 BYTES_AT_ONCE = 1 << 20
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 5.0
@@ -82,12 +99,27 @@ class RoutedDeadLetter:
     priority: int = 0  # as published
 
 
-class _Stay(Exception):
-    """The first ones of the outbox do, for now: so many, up to `number`."""
+class _Rules(NamedTuple):
+    """What decides which letters can go."""
 
-    def __init__(self, count: int, number: int) -> None:
-        super().__init__()
-        self.count, self.number = count, number
+    version: int  # of the virtual host's routing
+    keeps: bool  # what no queue takes
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The outbox has to be told this before any goes, by who still leads in this term."""
+
+    command: PutOffDeadLetters | SendDeadLetters
+    rules: _Rules
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class _AllWait:
+    """All of them, so many, as long as nothing changes. None: look again."""
+
+    state: tuple[_Rules, int] | None
 
 
 class _Later(Exception):
@@ -111,8 +143,9 @@ class DeadLetters:
         self._metrics = metrics
         self._working: set[QueueId] = set()
         # Entry and place in it of those that were named.
-        self._unreadable: dict[QueueId, set[tuple[int, int]]] = {}
-        self._kept: dict[QueueId, set[tuple[int, int]]] = {}
+        self._unreadable: dict[QueueId, set[_Place]] = {}
+        # Of those that no queue takes, also at which version of the routing that was found.
+        self._kept: dict[QueueId, dict[_Place, int]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -123,23 +156,28 @@ class DeadLetters:
 
     async def _work(self, group: GroupId, queue: QueueId) -> None:
         backoff_s = BACKOFF_S_MIN
-        passed = 0  # that stayed, since it slept
+        waits = None  # as long as it is so, all do
+        again = False
         try:
             while True:
-                try:
+                done = False
+                if waits is None or waits != self._state(group, queue):
                     cut_off = self._broker.cut_off
-                    dead_letters = await self._routed(group, queue)
-                    if not dead_letters:
+                    found = await self._routed(group, queue)
+                    if not found:
                         return
-                    if await self._move_up(group, queue, dead_letters, cut_off=cut_off):
-                        backoff_s = BACKOFF_S_MIN
-                        continue
-                except _Stay as found:
-                    passed += found.count
-                    if await self._put_off(group, queue, found, passed):
-                        continue
+                    waits = found.state if isinstance(found, _AllWait) else None
+                    if isinstance(found, list):
+                        done = await self._move_up(group, queue, found, cut_off=cut_off)
+                    elif isinstance(found, _First):
+                        # In order is only what was judged by one catalog. But it may change and
+                        # change: once is enough.
+                        again = not again and self._rules(group, queue) != found.rules
+                        done = again or await self._prepare(group, found, cut_off=cut_off)
+                if done:
+                    backoff_s = BACKOFF_S_MIN
+                    continue
                 await asyncio.sleep(backoff_s)
-                passed = 0
                 backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
         except Elsewhere:
             return  # the next leader is told on_leader
@@ -150,12 +188,19 @@ class DeadLetters:
             for key in [key for key in self._dropped if key[0] == queue]:
                 del self._dropped[key]
 
-    async def _put_off(self, group: GroupId, queue: QueueId, found: _Stay, passed: int) -> bool:
-        """Whether others come first now. Not when all of them stay."""
-        view = self._broker.machine(group).queue(queue)
-        if view is None or passed >= view.dead_letter_count:
-            return False
-        return await self._tell(group, DeadLettersMoved(queue, found.number, put_off=True))
+    async def _prepare(self, group: GroupId, first: _First, *, cut_off: bool) -> bool:
+        """Whether to look again at once."""
+        if cut_off or self._broker.cut_off:
+            # What waits by this node's catalog may have a queue by now.
+            return await self._broker.catch_up() and not self._broker.cut_off
+        found = self._broker.led(group)
+        # Never at a later leader, which may have sent what this one would put off.
+        if found.term != first.term:
+            return True
+        outcome = await found.ask(first.command)
+        if outcome.kind != "ok":
+            log.info("dead_letters_wait", queue=first.command.queue, reason=outcome.reason)
+        return outcome.kind == "ok"
 
     async def _tell(self, group: GroupId, command: DeadLettersMoved) -> bool:
         try:
@@ -169,8 +214,11 @@ class DeadLetters:
         """Virtual hosts and names of this group's queues with letters that this node, which leads
         it, cannot read; and how many.
         """
-        views = [(machine.queue(queue), len(found)) for queue, found in self._unreadable.items()]
-        return [(view.vhost, view.name, count) for view, count in views if view and count]
+        return _named(machine, self._unreadable)
+
+    def kept(self, machine: QueueMachine) -> list[tuple[str, str, int]]:
+        """The same of letters that no queue takes, and that wait for one."""
+        return _named(machine, self._kept)
 
     async def _move_up(
         self,
@@ -191,64 +239,117 @@ class DeadLetters:
             # Only what surely has no target is dropped, and this node's catalog may be behind.
             if not await self._broker.catch_up():
                 return False
-            dead_letters = await self._routed(group, queue)
+            found = await self._routed(group, queue)
+            if not isinstance(found, list):
+                return True  # what is in their way comes first
+            dead_letters = found
         moved = await self._move(queue, group, dead_letters)
         if not moved:
             return not dead_letters
         told = await self._tell(group, DeadLettersMoved(queue, moved))
         return told and moved == dead_letters[-1].number
 
-    async def _routed(self, group_id: GroupId, queue: QueueId) -> list[RoutedDeadLetter]:
-        group = self._broker.led(group_id)
-        machine = self._broker.machine(group_id)
-        view = machine.queue(queue)
+    def _rules(self, group: GroupId, queue: QueueId) -> _Rules | None:
+        """None: the queue is gone."""
+        view = self._broker.machine(group).queue(queue)
         if view is None:
+            return None
+        version = self._broker.cluster.catalog_machine.routing_version(view.vhost)
+        return _Rules(version, self._keeps(group, queue))
+
+    def _state(self, group: GroupId, queue: QueueId) -> tuple[_Rules, int] | None:
+        """With the count of letters."""
+        rules, view = self._rules(group, queue), self._broker.machine(group).queue(queue)
+        return None if rules is None or view is None else (rules, view.dead_letter_count)
+
+    async def _routed(
+        self, group: GroupId, queue: QueueId
+    ) -> list[RoutedDeadLetter] | _First | _AllWait:
+        """Those at the front of the outbox, when they go; what is to be done first, when they do
+        not and others do.
+        """
+        state, term = self._state(group, queue), self._broker.led(group).term
+        if state is None:
             return []
-        named = self._unreadable.setdefault(queue, set())
-        kept = self._kept.setdefault(queue, set())
-        keeps = self._keeps(group_id, queue)
-        dead_letters: list[RoutedDeadLetter] = []
-        unreadable: list[DeadLetter] = []
-        stay: DeadLetter | None = None  # the last of those at the front that do
-        count = size = 0
-        for dead in machine.dead_letters(queue)[:DEAD_LETTERS_AT_ONCE]:
-            place = dead.index, dead.offset
-            dead_letter = await self._read(group, dead, view.vhost, view.name)
-            if dead_letter is None or (keeps and not dead_letter.targets):
-                if dead_letters:
+        rules, _ = state
+        going: list[RoutedDeadLetter] = []
+        waits: list[int] = []  # numbers: of those at the front that do,
+        due: list[int] = []  # and of those that were put off and can go
+        passed = False  # somebody waits in front of one that can go
+        front = size = count = 0
+        async for dead, routed in self._each(group, queue, rules):
+            count += 1
+            at_front = not dead.put_off and count <= DEAD_LETTERS_AT_ONCE
+            front = dead.number if at_front else front
+            if (going and not (at_front and routed)) or (passed and not at_front):
+                break
+            if routed is None:
+                waits += [dead.number] if at_front else []
+            elif waits:
+                passed = True
+            else:
+                size += len(routed.body)
+                found = len(going) + len(due)
+                if found and (size > BYTES_AT_ONCE or found == DEAD_LETTERS_AT_ONCE):
                     break
-                stay, count = dead, count + 1
-                if dead_letter is None:
-                    unreadable.append(dead)
-                elif place not in kept:
-                    kept.add(place)
-                    log.warning(
-                        "dead_letter_kept",
-                        queue=view.name,
-                        number=dead.number,
-                        exchange=dead.exchange,
-                        key=dead_letter.key,
-                        next="bind a queue to the exchange for this key; the letter waits for it",
-                    )
-                continue
-            named.discard(place)
-            kept.discard(place)
-            if stay is not None:
-                break
-            size += len(dead_letter.body)
-            if dead_letters and size > BYTES_AT_ONCE:
-                break
-            dead_letters.append(dead_letter)
-        if stay is None:
-            return dead_letters
-        there = {dead.number for dead in machine.dead_letters(queue)}  # or gone with the queue
-        for dead in unreadable:
-            if dead.number in there and (dead.index, dead.offset) not in named:
-                named.add((dead.index, dead.offset))
+                if dead.put_off:
+                    due.append(dead.number)
+                else:
+                    going.append(routed)
+        if passed:
+            # With all behind the first ones, of which no leader sent any yet.
+            ranges = [*ranges_of(waits), (front + 1, LAST_NUMBER)]
+            return _First(PutOffDeadLetters(queue, ranges), rules, term)
+        if due:
+            return _First(SendDeadLetters(queue, ranges_of(due)), rules, term)
+        if going or not count:
+            return going
+        return _AllWait(None if self._unreadable.get(queue) else state)
+
+    async def _each(
+        self, group: GroupId, queue: QueueId, rules: _Rules
+    ) -> AsyncIterator[tuple[DeadLetter, RoutedDeadLetter | None]]:
+        """All of the outbox; with None those that wait."""
+        last: DeadLetter | None = None
+        while page := self._broker.machine(group).dead_letters(queue, DEAD_LETTERS_AT_ONCE, last):
+            for last in page:
+                yield last, await self._judge(group, queue, last, rules)
+            await asyncio.sleep(0)  # all of it may have been in memory
+
+    async def _judge(
+        self, group: GroupId, queue: QueueId, dead: DeadLetter, rules: _Rules
+    ) -> RoutedDeadLetter | None:
+        """None: it waits. The first time the log says so."""
+        named = self._unreadable.setdefault(queue, set())
+        kept = self._kept.setdefault(queue, {})
+        place = dead.index, dead.offset
+        view = self._broker.machine(group).queue(queue)
+        if view is None or (rules.keeps and kept.get(place) == rules.version):
+            return None
+        routed = await self._read(self._broker.led(group), dead, view.vhost, view.name)
+        if routed is None:
+            # Or it is gone, with the queue.
+            if place not in named and self._broker.machine(group).queue(queue) is not None:
+                named.add(place)
                 log.error(
                     "dead_letter_unreadable", queue=view.name, number=dead.number, index=dead.index
                 )
-        raise _Stay(count, stay.number)
+            return None
+        named.discard(place)
+        if routed.targets or not rules.keeps:
+            kept.pop(place, None)
+            return routed
+        if place not in kept:
+            log.warning(
+                "dead_letter_kept",
+                queue=view.name,
+                number=dead.number,
+                exchange=dead.exchange,
+                key=routed.key,
+                next="bind a queue to the exchange for this key; the letter waits for it",
+            )
+        kept[place] = rules.version
+        return None
 
     def _keeps(self, group: GroupId, queue: QueueId) -> bool:
         """What no queue takes, by this queue's strategy."""
@@ -432,3 +533,8 @@ def runs(
             start = position
     if dead_letters:
         yield dead_letters[start].targets, dead_letters[start:]
+
+
+def _named(machine: QueueMachine, letters: Mapping[QueueId, Sized]) -> list[tuple[str, str, int]]:
+    views = [(machine.queue(queue), len(found)) for queue, found in letters.items()]
+    return [(view.vhost, view.name, count) for view, count in views if view and count]

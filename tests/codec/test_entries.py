@@ -220,7 +220,8 @@ PASSED_OVER = {
     "delete_queue_as_of": c.DeleteQueue(1, as_of=(7, 99)),
     "declare_lost_queue": c.DeclareQueue("/", "q", {}, "default-1", queue=7),
 }
-SAMPLES_V5["dead_letters_put_off"] = c.DeadLettersMoved(1, 12, put_off=True)
+SAMPLES_V5["put_off_dead_letters"] = c.PutOffDeadLetters(1, ((1, 2), (5, 1 << 40)))
+SAMPLES_V5["send_dead_letters"] = c.SendDeadLetters(1, ((1, 4), (7, 7)))
 SAMPLES_V5 |= PASSED_OVER
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
 #: These have had fields added at the end since: their old bytes are read, others are written.

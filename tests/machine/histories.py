@@ -39,9 +39,11 @@ from cluster.machine.commands import (
     OpenSession,
     Pause,
     Purge,
+    PutOffDeadLetters,
     QueueConfig,
     Retime,
     Return,
+    SendDeadLetters,
     SetCredit,
     Settle,
     Subscribe,
@@ -54,6 +56,7 @@ from cluster.machine.commands import (
     Withdraw,
 )
 from cluster.machine.replies import OUT_OF_SEQUENCE, Enqueued, PartKept, Refused
+from cluster.machine.runs import ranges_of
 from cluster.types import ConsumerKey, GroupId, NodeId, QueueId, SessionId, Stamp
 
 CONFIGS = {
@@ -254,11 +257,16 @@ class History:
         key = self.consumer(queue)
         return Handed(queue, key, self.deliveries(queue, key))
 
-    def moved(self, queue: QueueId) -> DeadLettersMoved:
+    def moved(self, queue: QueueId) -> DeadLettersMoved | PutOffDeadLetters | SendDeadLetters:
         letters = self.machine.dead_letters(queue, 20)
+        if letters and self.machine.version >= 5 and self.random.random() < 0.5:
+            put_off = self.random.choice(letters).put_off
+            numbers = [each.number for each in letters if each.put_off == put_off]
+            some = self.random.sample(numbers, self.random.randint(1, len(numbers)))
+            kind = SendDeadLetters if put_off else PutOffDeadLetters
+            return kind(queue, ranges_of(sorted(some)))
         number = self.random.choice(letters).number if letters else self.random.randint(1, 60)
-        put_off = self.machine.version >= 5 and number % 5 == 0
-        return DeadLettersMoved(queue, number, put_off)
+        return DeadLettersMoved(queue, number)
 
     def update(self, queue: QueueId) -> UpdateQueue:
         return UpdateQueue(queue, CONFIGS[self.random.choice([queue, queue, 1, 2, 4, 5, 7])])

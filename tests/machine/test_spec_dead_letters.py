@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cluster.machine import QueueMachine
@@ -19,6 +20,7 @@ from tests.machine.told import Told, told
 from tests.machine.world import START_MS
 
 TO_DEAD = 'dead_letter_queue=dead dead_letter_exchange="" dead_letter_routing_key=dead'
+TERM = 1 << 32
 
 
 def deaths(q: Told, queue: str, position: int = 1) -> list[dict[str, Any]]:
@@ -275,21 +277,83 @@ def test_the_dead_letter_exchange_may_change_while_letters_wait():
     ]
 
 
-def test_letters_that_are_put_off_go_behind_the_others_under_new_numbers():
-    q = told('queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:p7:t10")
-    q("publish q 2:t10 3:t10 4:t10", "at 10")
+def outbox(q: Told, queue: str = "q") -> list[str]:
+    """Numbers, without their term, and bodies; `w`: put off."""
+    lines = [line.split(" to ")[0] for line in q.says(f"outbox {queue}")]
+    return [re.sub(r"\d+:", lambda found: f"{int(found[0][:-1]) % TERM}:", line) for line in lines]
 
-    assert q.says("moved q 2 off") == ["ok 2"]
-    assert [line.split(" to ")[0] for line in q.says("outbox q")] == [
-        "3: 3",
-        "4: 4",
-        "5: 1",
-        "6: 2",
-    ]
+
+def with_letters(count: int) -> Told:
+    q = told('queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:p7:t10")
+    q("publish q " + " ".join(f"{number}:t10" for number in range(2, count + 1)), "at 10")
+    q("upgrade 5")  # numbers carry the term from here on
+    return q
+
+
+def test_letters_that_are_put_off_let_others_pass_and_go_under_new_numbers():
+    q = with_letters(4)
+
+    assert q.says("putoff q 1-2") == ["ok 2"]
+    assert outbox(q) == ["3: 3", "4: 4", "w 1: 1", "w 2: 2"]
+    assert q.says("putoff q 1-2") == ["ok"]
+    assert q.says("moved q 2") == ["ok"]
+    assert q.says("send q 1 9") == ["ok 1"]
+    assert outbox(q) == ["3: 3", "4: 4", "5: 1", "w 2: 2"]
     assert q.world.machine.dead_letters(q.world.queue("q"))[2].priority == 7
-    assert q.says("moved q 2 off") == ["ok"]
-    assert q.says("moved q 5") == ["ok 3"]
-    assert [line.split(" to ")[0] for line in q.says("outbox q")] == ["6: 2"]
+    assert q.says("send q 1") == ["ok"]
+    assert q.says(f"moved q {TERM + 5}") == ["ok 3"]
+    assert outbox(q) == ["w 2: 2"]
+    assert q.says("send q 1-3") == ["ok 1"]
+    assert q.says(f"moved q {TERM + 6}") == ["ok 1"]
+    assert outbox(q) == ["nothing"]
+
+
+def test_what_dies_while_letters_are_put_off_waits_behind_them():
+    """Else one that waits for the same would pass them."""
+    q = with_letters(3)
+    q("putoff q 1-1", "publish q a:t1 b:t1", "at 20")
+
+    assert outbox(q) == ["2: 2", "3: 3", "w 1: 1", "w 4: a", "w 5: b"]
+    assert q.says("putoff q 1-2") == ["ok 1"]
+    assert outbox(q) == ["3: 3", "w 1: 1", "w 2: 2", "w 4: a", "w 5: b"]
+    assert q.says(f"send q 1-{TERM + 9}") == ["ok 4"]
+    assert outbox(q) == ["3: 3", "6: 1", "7: 2", "8: a", "9: b"]
+    q("publish q c:t1", "at 30")
+    assert outbox(q)[-1] == "10: c"
+
+
+def test_a_letter_that_cannot_go_after_all_has_its_place_again():
+    q = with_letters(5)
+    q("putoff q 1-4", "send q 2-3")
+    assert outbox(q) == ["5: 5", "6: 2", "7: 3", "w 1: 1", "w 4: 4"]
+
+    assert q.says(f"putoff q 5 {TERM + 6}") == ["ok 2"]
+    assert outbox(q) == ["7: 3", "w 1: 1", "w 2: 2", "w 4: 4", "w 5: 5"]
+    assert q.says("send q 3-2 4-1") == ["ok"]
+    assert q.says(f"putoff q 1-{TERM + 9}") == ["ok 1"]
+    assert outbox(q) == ["w 1: 1", "w 2: 2", "w 3: 3", "w 4: 4", "w 5: 5"]
+    q.world.machine.invariants()
+
+
+def test_any_of_the_letters_that_go_are_put_off():
+    q = with_letters(6)
+
+    assert q.says("putoff q 2-3 5-99 4-1") == ["ok 4"]
+    assert outbox(q) == ["1: 1", "4: 4", "w 2: 2", "w 3: 3", "w 5: 5", "w 6: 6"]
+    assert q.says("send q 6 3-2 2") == ["ok 2"]
+    assert outbox(q) == ["1: 1", "4: 4", "7: 6", "8: 2", "w 3: 3", "w 5: 5"]
+
+
+def test_letters_are_listed_from_any_of_them_on():
+    q = with_letters(6)
+    q("putoff q 1-4", "send q 2")
+    machine, queue = q.world.machine, q.world.queue("q")
+    letters = machine.dead_letters(queue)
+
+    assert [each.number % TERM for each in letters] == [5, 6, 7, 1, 3, 4]
+    assert [each.put_off for each in letters] == [False] * 3 + [True] * 3
+    for place, letter in enumerate(letters):
+        assert machine.dead_letters(queue, 2, letter) == letters[place + 1 :][:2]
 
 
 def test_history_that_is_no_history_is_refused():

@@ -37,9 +37,11 @@ from cluster.machine.commands import (
     OpenSession,
     Pause,
     Purge,
+    PutOffDeadLetters,
     QueueConfig,
     Retime,
     Return,
+    SendDeadLetters,
     SetCredit,
     Settle,
     Subscribe,
@@ -238,7 +240,11 @@ class World:
             case "pause" | "resume":
                 return Pause(self.queue(args[0]), verb == "pause")
             case "moved":
-                return DeadLettersMoved(self.queue(args[0]), int(args[1]), "off" in args)
+                return DeadLettersMoved(self.queue(args[0]), int(args[1]))
+            case "putoff":
+                return PutOffDeadLetters(self.queue(args[0]), ranges(args[1:]))
+            case "send":
+                return SendDeadLetters(self.queue(args[0]), ranges(args[1:]))
             case "done":
                 return TransactionDone(int(args[0]), [GroupId(int(arg)) for arg in args[1:]])
             case "tick":
@@ -442,9 +448,9 @@ class World:
         for letter in self.machine.dead_letters(self.queue(queue)):
             body = self.bodies[letter.index][letter.offset].decode()
             deaths = " ".join(f"{d['queue']}/{d['reason']}/{d['count']}" for d in letter.deaths)
-            lines.append(
-                f"  {letter.number}: {body} to {letter.exchange!r} {letter.routing_key}: {deaths}"
-            )
+            waits = "w" if letter.put_off else " "
+            to = f"{letter.exchange!r} {letter.routing_key}"
+            lines.append(f"{waits} {letter.number}: {body} to {to}: {deaths}")
         return "\n".join(lines) or "nothing"
 
 

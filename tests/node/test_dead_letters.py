@@ -627,6 +627,82 @@ async def test_at_least_once_keeps_what_no_queue_takes_until_one_does(
     assert not [each for each in logs if each["event"] == "dead_letter_dropped"]
 
 
+async def dead_by_key(client: Client, *letters: tuple[str, bytes]) -> None:
+    """Published to `work`, each with its key, and rejected."""
+    for number, (key, body) in enumerate(letters):
+        await client.ask(10, number, "work", None, 0, [body], {"key": key}, None)
+    _, _, consumer, _ = await client.ask(20, 9_001, "work", {"credit": 1000})
+    found = await client.deliveries(len(letters))
+    span = [found[0][0], found[-1][0]]
+    assert await client.ask(32, 9_002, "work", consumer, [span]) == [3, 9_002, len(letters)]
+    await client.ask(22, 9_003, "work", consumer)
+
+
+async def waiting_source(nodes: Nodes) -> tuple[QueueInfo, QueueMachine]:
+    await nodes.declare(
+        "work",
+        dead_letter_exchange="",
+        dead_letter_strategy="at-least-once",
+        overflow="reject-publish",
+    )
+    work = nodes.one.broker.locate("/", "work")
+    assert work is not None
+    return work, nodes.one.broker.machine(work.group)
+
+
+async def test_many_letters_that_all_wait_stay_in_order_and_nothing_is_written(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MAX", 0.05)
+    work, source = await waiting_source(nodes)
+    group = nodes.one.broker.led(work.group)
+    bodies = [b"%d" % number for number in range(600)]
+    looks = 0
+    dead_letters = nodes.one.management._services.dead_letters
+    state = dead_letters._state
+
+    def looking(group: GroupId, queue: QueueId) -> Any:
+        nonlocal looks
+        looks += 1
+        return state(group, queue)
+
+    monkeypatch.setattr(dead_letters, "_state", looking)
+    async with Client(nodes.url("n1")) as client:
+        await dead_by_key(client, *[("later", body) for body in bodies])
+        await until(lambda: dead_letters.kept(source) == [("/", "work", 600)])
+        before, looked = group.applied_index, looks
+        await until(lambda: looks > looked + 5)
+        assert group.applied_index == before
+
+        await nodes.declare("later")
+        await until(lambda: not source.dead_letters(work.queue))
+        await client.ask(20, 4, "later", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(600)] == bodies
+
+
+async def test_letters_that_wait_let_others_pass_and_keep_their_order(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MAX", 0.05)
+    work, source = await waiting_source(nodes)
+    await nodes.declare("now")
+    later = [b"later%d" % number for number in range(302)]
+    dead_letters = nodes.one.management._services.dead_letters
+    async with Client(nodes.url("n1")) as client:
+        await dead_by_key(client, *[("later", body) for body in later[:300]], ("now", b"now1"))
+        await until(lambda: len(source.dead_letters(work.queue)) == 300)
+        await dead_by_key(client, ("later", later[300]), ("now", b"now2"), ("later", later[301]))
+        await until(lambda: len(source.dead_letters(work.queue)) == 302)
+        await until(lambda: dead_letters.kept(source) == [("/", "work", 302)])
+        await client.ask(20, 4, "now", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(2)] == [b"now1", b"now2"]
+
+        await nodes.declare("later")
+        await until(lambda: not source.dead_letters(work.queue))
+        await client.ask(20, 5, "later", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(302)] == later
+
+
 async def test_at_least_once_keeps_what_a_stream_refuses_for_good():
     cluster = Cluster()
     stream = stream_target(cluster, sealed=True)

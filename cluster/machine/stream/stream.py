@@ -262,7 +262,7 @@ class Stream:
     def removed(self) -> Mapping[str, Removed]:
         return self.leaving.removed
 
-    def dead_letters(self, _count: int) -> Sequence[DeadLetter]:
+    def dead_letters(self, _count: int, _after: DeadLetter | None) -> Sequence[DeadLetter]:
         return ()
 
     # No session has consumers here.

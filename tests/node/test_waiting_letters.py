@@ -1,0 +1,272 @@
+"""Dead letters that wait, over changes of leader, restores and lost answers: each arrives once, and
+those of one key in the order of their deaths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from cluster.groups.group import Outcome
+from cluster.machine import MACHINE_VERSION, QueueMachine
+from cluster.machine.catalog import QueueInfo
+from cluster.machine.commands import (
+    Command,
+    CreateQueue,
+    Enqueue,
+    QueueConfig,
+    UpgradeMachine,
+)
+from cluster.machine.replies import Enqueued
+from cluster.types import BodyRef, GroupId, QueueId, Stamp
+from node.broker.dead_letters import DeadLetters
+from node.errors import Elsewhere, OutcomeUnknown
+from node.tasks import Tasks
+from tests.testkit.waiting import until
+
+SOURCE, GROUP = QueueId(1), GroupId(1)
+#: Each is that of one target.
+KEYS = "abcd"
+DYING = QueueConfig(message_ttl_ms=0, dead_letter_exchange="", overflow="reject-publish")
+
+
+class Source:
+    """The group of a queue whose messages die at once."""
+
+    def __init__(self) -> None:
+        self.machine = QueueMachine()
+        self.term = self.index = 1
+        self.messages: dict[int, list[tuple[bytes, Any]]] = {}
+        self.unreadable: set[tuple[int, int]] = set()
+        self.apply(UpgradeMachine(MACHINE_VERSION))
+        self.apply(CreateQueue(SOURCE, "/", "work", DYING))
+
+    def apply(self, command: Command) -> None:
+        self.index += 1
+        if isinstance(command, Enqueue):
+            self.messages[self.index] = list(zip(command.bodies, command.meta, strict=True))
+        self.machine.apply(Stamp(self.index, self.term, self.index), command)
+        self.machine.invariants()
+
+    def lose_leader(self) -> None:
+        """The next one has what the snapshot has."""
+        restored = QueueMachine()
+        restored.restore(self.machine.snapshot())
+        self.machine, self.term = restored, self.term + 1
+
+    async def load_bodies(self, ref: BodyRef) -> Sequence[tuple[bytes, Any]]:
+        if (ref.index, ref.offset) in self.unreadable:
+            return []
+        return self.messages[ref.index][ref.offset : ref.offset + ref.count]
+
+
+class Targets:
+    def __init__(self) -> None:
+        self.machine = QueueMachine(MACHINE_VERSION)
+        self.index = 1
+        self.stored: dict[str, list[bytes]] = {key: [] for key in KEYS}
+        self.infos: dict[str, QueueInfo] = {}
+        for number, key in enumerate(KEYS, 10):
+            self.infos[key] = QueueInfo(QueueId(number), GroupId(2), "/", key, {})
+            self.apply(CreateQueue(QueueId(number), "/", key, QueueConfig()))
+
+    def apply(self, command: Command) -> Any:
+        self.index += 1
+        return self.machine.apply(Stamp(self.index, 1, self.index), command).reply
+
+    def enqueue(self, command: Enqueue) -> Any:
+        reply = self.apply(command)
+        assert isinstance(reply, Enqueued)
+        if reply.stored:
+            self.stored[KEYS[command.queue - 10]] += command.bodies[reply.duplicates :]
+        return reply
+
+
+class Leader(DeadLetters):
+    """The worker of one leader, which hears some answers and loses others."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.term = world, world.source.term
+        broker: Any = type("Broker", (), {})()
+        broker.cluster = self
+        broker.cut_off = False
+        broker.led, broker.machine = self._led, lambda group: self._led(group).machine
+        broker.ask = self.ask_source
+        metrics: Any = type("Counts", (), {"dead_letters_moved": 0, "dead_letters_dropped": 0})()
+        no_bodies: Any = None
+        self.catalog_machine: Any = world
+        self.running = Tasks()
+        super().__init__(broker, self.running, metrics, no_bodies)
+
+    def _led(self, _: GroupId) -> Any:
+        if self.world.source.term != self.term:
+            raise Elsewhere(None)
+        return type(
+            "Group",
+            (),
+            {
+                "term": self.term,
+                "machine": self.world.source.machine,
+                "load_bodies": staticmethod(self.world.source.load_bodies),
+                "ask": staticmethod(self._ask_here),
+            },
+        )
+
+    async def _ask_here(self, command: Command) -> Outcome:
+        try:
+            await self.ask_source(GROUP, command)
+        except OutcomeUnknown:
+            return Outcome("unknown", None, None, "lost", "lost")
+        return Outcome("ok", None)
+
+    async def ask_source(self, _: GroupId, command: Any) -> None:
+        self.world.written += 1
+        await asyncio.sleep(0)
+        chance = self.world.random.random()
+        if chance < 0.9 and self.world.source.term == self.term:
+            self.world.source.apply(command)
+        if chance > 0.8:
+            raise OutcomeUnknown("lost")
+
+    async def ask(self, _: GroupId, command: Enqueue) -> Outcome:
+        """A target's group."""
+        await asyncio.sleep(0)
+        chance = self.world.random.random()
+        reply = self.world.targets.enqueue(command) if chance < 0.9 else None
+        await asyncio.sleep(0)
+        return Outcome("ok", reply) if chance < 0.8 else Outcome("unknown", None, None, "lost", "")
+
+    def _keeps(self, group: GroupId, queue: QueueId) -> bool:
+        return True
+
+    def route(self, vhost: str, exchange: str, keys: Sequence[str], meta: Any) -> Any:
+        bound = keys[0] in self.world.bound
+        return (self.world.targets.infos[keys[0]],) if bound else ()
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.source, self.targets = Source(), Targets()
+        self.bound: set[str] = set()
+        self.died: dict[str, list[bytes]] = {key: [] for key in KEYS}
+        self.count = self.written = self.version = 0
+        self.lead()
+
+    def routing_version(self, _: str) -> int:
+        return self.version
+
+    def lead(self) -> None:
+        self.leader = Leader(self)
+        if self.waiting:
+            self.leader.ready(GROUP, SOURCE)
+
+    @property
+    def waiting(self) -> int:
+        view = self.source.machine.queue(SOURCE)
+        assert view is not None
+        return view.dead_letter_count
+
+    def die(self, count: int) -> None:
+        keys = [self.random.choice(KEYS) for _ in range(count)]
+        bodies = [b"%d" % number for number in range(self.count, self.count + count)]
+        self.count += count
+        for key, body in zip(keys, bodies, strict=True):
+            self.died[key].append(body)
+        metas = [{"key": key} for key in keys]
+        was = self.waiting
+        self.source.apply(Enqueue(SOURCE, None, 0, bodies, metas))
+        if not was:
+            self.leader.ready(GROUP, SOURCE)
+
+    def bind(self) -> None:
+        left = sorted(set(KEYS) - self.bound)
+        if left:
+            self.bound.add(self.random.choice(left))
+            self.version += 1
+
+    def change_leader(self) -> None:
+        self.source.lose_leader()
+        self.lead()
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_letters_arrive_once_and_in_order(seed: int, monkeypatch: pytest.MonkeyPatch):
+    for name in ("BACKOFF_S_MIN", "BACKOFF_S_MAX"):
+        monkeypatch.setattr(f"node.broker.dead_letters.{name}", 0.0)
+    monkeypatch.setattr("node.broker.dead_letters.DEAD_LETTERS_AT_ONCE", 4)
+    world = World(seed)
+    for _ in range(60):
+        roll = world.random.random()
+        if roll < 0.5:
+            world.die(world.random.choice([1, 1, 3, 9]))
+        elif roll < 0.6:
+            world.change_leader()
+        elif roll < 0.66:
+            world.bind()
+        for _ in range(world.random.choice([0, 1, 5, 40])):
+            await asyncio.sleep(0)
+    while world.bound != set(KEYS):
+        world.bind()
+        world.change_leader()
+    await until(lambda: not world.waiting)
+
+    assert world.targets.stored == world.died
+    await until(lambda: not world.leader._working)
+
+
+async def test_letters_that_all_wait_are_looked_at_once_and_cost_no_command(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in ("BACKOFF_S_MIN", "BACKOFF_S_MAX"):
+        monkeypatch.setattr(f"node.broker.dead_letters.{name}", 0.0)
+    world = World(1)
+    world.bound = {"a"}
+    world.die(2_000)
+    others = sum(len(died) for key, died in world.died.items() if key != "a")
+    await until(lambda: world.waiting == others)
+    await until(lambda: world.leader.kept(world.source.machine) == [("/", "work", others)])
+    written, read = world.written, []
+    load = world.source.load_bodies
+
+    async def reading(ref: BodyRef) -> Any:
+        read.append(ref)
+        return await load(ref)
+
+    monkeypatch.setattr(world.source, "load_bodies", reading)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert (world.written, read) == (written, [])
+    world.bound = set(KEYS)
+    world.version += 1
+    await until(lambda: not world.waiting)
+
+    assert world.targets.stored == world.died
+
+
+async def test_what_was_found_in_an_earlier_term_puts_nothing_off(monkeypatch: pytest.MonkeyPatch):
+    """Another leader may have sent it in between."""
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MIN", 0.0)
+    world = World(3)
+    world.bound = {"a"}
+    source, leader, load = world.source, world.leader, world.source.load_bodies
+    read: list[tuple[int, bytes]] = []
+
+    async def reading(ref: BodyRef) -> Any:
+        found = await load(ref)
+        read.append((source.term, found[0][0]))
+        if source.term == 1 and found[0][0] == b"2":
+            source.term = leader.term = 3
+        return found
+
+    monkeypatch.setattr(source, "load_bodies", reading)
+    source.apply(Enqueue(SOURCE, None, 0, [b"1", b"2"], [{"key": "b"}, {"key": "a"}]))
+    leader.ready(GROUP, SOURCE)
+    await until(lambda: world.targets.stored["a"] == [b"2"])
+
+    # To put off what waits; and to send it.
+    assert read == [(1, b"1"), (1, b"2"), (3, b"2"), (3, b"2")]
