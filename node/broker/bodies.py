@@ -89,7 +89,7 @@ class Source(Protocol):
 
 
 class PartedBody:
-    """One that came from a client in pieces; held until it is safe."""
+    """One that came from a client in pieces, or is cut into them; held until it is safe."""
 
     __slots__ = ("_size_bytes", "head", "pieces", "sizes")
 
@@ -104,6 +104,10 @@ class PartedBody:
     def __len__(self) -> int:
         return self._size_bytes
 
+    @classmethod
+    def cut(cls, body: bytes) -> PartedBody:
+        return cls([body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)])
+
     @property
     def whole(self) -> bytes:
         return b"".join([self.head, *self.pieces])
@@ -116,9 +120,9 @@ class PartedBody:
 NewBody = bytes | PartedBody
 
 
-def head_of(body: Body) -> bytes:
+def head_of(body: Body | PartedBody) -> bytes:
     """How it begins, or all of it."""
-    return body.head if isinstance(body, LargeBody) else body
+    return body if isinstance(body, bytes) else body.head
 
 
 async def pieces_of(body: NewBody) -> AsyncIterator[bytes]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
@@ -56,7 +56,16 @@ from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
 from cluster.machine.runs import ranges_of
 from cluster.machine.stream import errors
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
-from node.broker.bodies import Bodies, BodyGone, NotTaken, Stored, head_of
+from node.broker.bodies import (
+    HEAD_BYTES,
+    Bodies,
+    BodyGone,
+    NotTaken,
+    PartedBody,
+    Stored,
+    WholeOnly,
+    head_of,
+)
 from node.broker.broker import Broker
 from node.broker.stream_attrs import with_subjects
 from node.errors import BrokerError, Elsewhere
@@ -73,6 +82,7 @@ _FOR_GOOD: Final = {
     errors.NO_INCREMENT: "the stream counts: it takes increments only",
     errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
 }
+_FITS_NOWHERE: Final = "its headers and records of death are more than an entry of the log holds"
 
 #: Entry of the log, and place in it.
 _Place = tuple[int, int]
@@ -91,7 +101,7 @@ class RoutedDeadLetter:
     """A dead letter with its content, and where it goes."""
 
     number: int
-    body: Body
+    body: Body | PartedBody
     meta: Any
     deaths: Any
     targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
@@ -117,9 +127,9 @@ class _First:
 
 @dataclass(frozen=True, slots=True)
 class _AllWait:
-    """All of them, so many, as long as nothing changes. None: look again."""
+    """All of them, as long as nothing changes. None: look again."""
 
-    state: tuple[_Rules, int] | None
+    state: tuple[_Rules, int, int] | None
 
 
 class _Later(Exception):
@@ -257,10 +267,12 @@ class DeadLetters:
         version = self._broker.cluster.catalog_machine.routing_version(view.vhost)
         return _Rules(version, self._keeps(group, queue))
 
-    def _state(self, group: GroupId, queue: QueueId) -> tuple[_Rules, int] | None:
-        """With the count of letters."""
+    def _state(self, group: GroupId, queue: QueueId) -> tuple[_Rules, int, int] | None:
+        """With the term, and the count of letters: while all wait, none leaves."""
         rules, view = self._rules(group, queue), self._broker.machine(group).queue(queue)
-        return None if rules is None or view is None else (rules, view.dead_letter_count)
+        if rules is None or view is None:
+            return None
+        return rules, self._broker.led(group).term, view.dead_letter_count
 
     async def _routed(
         self, group: GroupId, queue: QueueId
@@ -268,10 +280,10 @@ class DeadLetters:
         """Those at the front of the outbox, when they go; what is to be done first, when they do
         not and others do.
         """
-        state, term = self._state(group, queue), self._broker.led(group).term
+        state = self._state(group, queue)
         if state is None:
             return []
-        rules, _ = state
+        rules, term, _ = state
         going: list[RoutedDeadLetter] = []
         waits: list[int] = []  # numbers: of those at the front that do,
         due: list[int] = []  # and of those that were put off and can go
@@ -426,7 +438,7 @@ class DeadLetters:
             reply = outcome.reply
             full = isinstance(reply, Enqueued) and reply.refused
             done = outcome.kind == "ok" and not full
-            if isinstance(run[0].body, LargeBody) and (done or outcome.code == PARTS_MISSING):
+            if not isinstance(run[0].body, bytes) and (done or outcome.code == PARTS_MISSING):
                 self._copied.pop((queue, target.queue), None)
             if outcome.code == TOO_LARGE and len(run) > 1:
                 half = len(run) // 2
@@ -435,6 +447,9 @@ class DeadLetters:
                 except _Later as later:
                     raise _Later(str(later), max(safe, later.safe)) from later
                 safe, run = run[half - 1].number, run[half:]
+                continue
+            if outcome.code == TOO_LARGE:
+                run = self._made_smaller(queue, group, target, run[0])
                 continue
             if outcome.code == NO_QUEUE:
                 raise _Later("the target was deleted", safe)
@@ -455,12 +470,34 @@ class DeadLetters:
                 raise _Later(f"the target {waits}", safe)
             # What is no matter of a letter's size is one of all behind it.
             end = taken + 1 if code == errors.MESSAGE_TOO_LARGE else len(run)
-            told = self._dropped.get((queue, target.queue), 0)
-            new = [each for each in run[taken:end] if each.number > told]
-            self._drop(queue, new, target=target.name, reason=reason)
+            self._drop_named(queue, target, run[taken:end], reason)
             safe = run[end - 1].number
-            self._dropped[queue, target.queue] = max(told, safe)
             run = run[end:]
+
+    def _made_smaller(
+        self, queue: QueueId, group: GroupId, target: QueueInfo, letter: RoutedDeadLetter
+    ) -> Sequence[RoutedDeadLetter]:
+        """It exceeds an entry by itself, since it has records of death by now: its body goes in
+        parts. If that is no help it is dropped, unless it is kept: _Later.
+        """
+        if isinstance(letter.body, bytes) and len(letter.body) > HEAD_BYTES:
+            return [replace(letter, body=PartedBody.cut(letter.body))]
+        if self._keeps(group, queue):
+            raise _Later(_FITS_NOWHERE)  # what was copied is not copied again
+        self._copied.pop((queue, target.queue), None)
+        self._drop_named(queue, target, [letter], _FITS_NOWHERE)
+        return []
+
+    def _drop_named(
+        self, queue: QueueId, target: QueueInfo, run: Sequence[RoutedDeadLetter], reason: str
+    ) -> None:
+        """Refused for good by this target. Each is named once, however often the run comes again
+        since another target is full.
+        """
+        told = self._dropped.get((queue, target.queue), 0)
+        new = [each for each in run if each.number > told]
+        self._drop(queue, new, target=target.name, reason=reason)
+        self._dropped[queue, target.queue] = max(told, run[-1].number)
 
     async def _upload(
         self,
@@ -468,15 +505,18 @@ class DeadLetters:
         group: GroupId,
         target: QueueInfo,
         dead_letter: RoutedDeadLetter,
-        body: LargeBody,
+        body: LargeBody | PartedBody,
     ) -> Any:
         """Its parts are copied into the target's group, where the next leader goes on."""
         name = f"{CARRIER_PREFIX}{queue}:{dead_letter.number}"
         copied = self._copied.get((queue, target.queue))
         if copied is not None and copied[0] == name:
             return copied[1]
+        source = body if isinstance(body, PartedBody) else Stored(self._bodies, group, body)
         try:
-            kept = await self._bodies.upload(target, Stored(self._bodies, group, body), name)
+            kept = await self._bodies.upload(target, source, name)
+        except WholeOnly as error:
+            raise _Later("the target takes no bodies in parts before the upgrade") from error
         except (NotTaken, BodyGone) as error:
             raise _Later(str(error)) from error
         if kept is None:
@@ -493,7 +533,7 @@ class DeadLetters:
     ) -> Outcome:
         large: dict[int, Any] = {}
         for place, dead_letter in enumerate(dead_letters):
-            if isinstance(dead_letter.body, LargeBody):
+            if not isinstance(dead_letter.body, bytes):
                 large[place] = await self._upload(
                     queue, group, target, dead_letter, dead_letter.body
                 )

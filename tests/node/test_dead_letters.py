@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cluster.codec.entries import encode_entry
 from cluster.groups.group import Outcome
-from cluster.groups.proposals import ENTRY_BYTES_MAX, too_large
+from cluster.groups.proposals import ENTRY_BYTES_MAX, WHOLE_BODY_BYTES_MAX, too_large
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.admission import BODIES_MAX
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
@@ -30,7 +31,8 @@ from cluster.machine.commands import (
     UpgradeMachine,
 )
 from cluster.machine.replies import Enqueued, Ok, PartKept, Refused, Reply
-from cluster.types import BodyRef, GroupId, LargeBody, QueueId, Stamp
+from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId, Stamp
+from node.broker.bodies import HEAD_BYTES
 from node.broker.dead_letters import DeadLetters, RoutedDeadLetter, runs
 from node.errors import Elsewhere, OutcomeUnknown
 from node.metrics.metrics import Metrics
@@ -88,14 +90,18 @@ class Cluster:
         self.targets = {A.group: Target(10), B.group: Target(11)}
         self.lose_next = 0
         self.lose_before = 0
-        self.most = BODIES_MAX  # that fit into an entry
+        self.most = BODIES_MAX  # that fit into an entry,
+        self.bytes_most = ENTRY_BYTES_MAX  # of bodies,
+        self.metas_most = ENTRY_BYTES_MAX  # and of what is said of them
 
     async def ask(self, group: GroupId, command: Enqueue) -> Outcome:
         if self.lose_before:
             self.lose_before -= 1
             return Outcome("refused", None, None, "overloaded", "try again")
-        if len(command.bodies) > self.most:
-            return too_large(len(command.bodies) * ENTRY_BYTES_MAX)
+        metas = sum(len(str(meta)) for meta in command.meta if meta)
+        size = sum(map(len, command.bodies))
+        if len(command.bodies) > self.most or size > self.bytes_most or metas > self.metas_most:
+            return too_large(ENTRY_BYTES_MAX + 1)
         outcome = self.targets[group].enqueue(command)
         if self.lose_next:
             self.lose_next -= 1
@@ -438,6 +444,62 @@ async def test_letters_that_are_too_large_together_go_one_by_one():
     assert cluster.targets[A.group].stored == [b"1", b"2", b"3", b"4", b"5"]
 
 
+async def test_a_letter_that_is_too_large_for_an_entry_goes_in_parts():
+    """As a large publish does: once in all, whatever answer is lost."""
+    cluster = Cluster()
+    target = cluster.targets[A.group]
+    target.machine = QueueMachine(3)
+    target.configure(CreateQueue)
+    cluster.bytes_most = WHOLE_BODY_BYTES_MAX - 1
+    cluster.lose_next = 2
+    first, large, last = dead_letters(A, A, A)
+    large = replace(large, body=bytes(WHOLE_BODY_BYTES_MAX))
+    source: Any = Source(cluster, [first, large, last], 100)
+    copies = source._bodies = Copies(target)
+
+    await drained(source)
+
+    assert target.stored == [b"1", bytes(HEAD_BYTES), b"3"]
+    assert target.machine.queue(target.queue).bytes == WHOLE_BODY_BYTES_MAX + 2
+    assert copies.count == 1
+    assert not source._copied
+    assert source.metrics.dead_letters_dropped == 0
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("body", [b"1", bytes(9_000), LargeBody(b"head", ((1, 0, 9),))])
+async def test_a_letter_whose_headers_fit_into_no_entry_is_dropped_and_named(
+    body: Body, keeps: bool
+):
+    """Unless nothing of its queue is to be dropped."""
+    cluster = Cluster()
+    cluster.targets[A.group].machine = QueueMachine(3)
+    cluster.targets[A.group].configure(CreateQueue)
+    cluster.metas_most = 10
+    first, huge, last = dead_letters(A, A, A)
+    huge = replace(huge, body=body, meta={"headers": {"h": "x" * 20}})
+    source: Any = Source(cluster, [first, huge, last], 100)
+    source._bodies = Copies(cluster.targets[A.group])
+    source.keeps = keeps
+
+    with capture_logs() as logs:
+        source.ready(GroupId(1), SOURCE)
+        if keeps:
+            await until(lambda: sum(each["event"] == "dead_letters_wait" for each in logs) > 2)
+            source.leads = False
+            assert [each.number for each in source.outbox] == [2, 3]
+            assert "more than an entry of the log holds" in logs[-1]["reason"]
+            assert source._bodies.count == (len(body) > 1)
+            return
+        await until(lambda: not source.outbox)
+
+    assert cluster.targets[A.group].stored == [b"1", b"3"]
+    assert source.metrics.dead_letters_dropped == 1
+    (dropped,) = [each for each in logs if each["event"] == "dead_letter_dropped"]
+    assert (dropped["number"], dropped["target"]) == (2, A.name)
+    assert "more than an entry of the log holds" in dropped["reason"]
+
+
 class Copies:
     """Large bodies, copied into the target's machine."""
 
@@ -541,6 +603,26 @@ async def test_rejected_messages_arrive_in_a_queue_of_another_group(nodes: Nodes
     }
     machine = broker.machine(work.group)
     await until(lambda: not machine.dead_letters(work.queue))
+
+
+async def test_a_letter_that_its_death_made_too_large_for_an_entry_arrives(nodes: Nodes):
+    """Body and headers filled one; its record of death came on top."""
+    broker = nodes.one.broker
+    work, dead = await two_queues(nodes)
+    body = bytes(WHOLE_BODY_BYTES_MAX - 1) + b"!"
+    empty = Enqueue(work.queue, None, 0, [body], {"headers": {"h": ""}})
+    pad = ENTRY_BYTES_MAX - len(encode_entry(nodes.one.cluster.now_ms(), [empty])) - 64
+    full = replace(empty, meta={"headers": {"h": "x" * pad}})
+    assert (await nodes.one.cluster.ask(work.group, full)).kind == "ok"
+    async with Client(nodes.url("n1")) as client:
+        _, _, consumer, _ = await client.ask(20, 2, "work", {"credit": 10})
+        ((position, _),) = await client.deliveries(1)
+        assert await client.ask(32, 3, "work", consumer, [[position] * 2]) == [3, 3, 1]
+        await until(lambda: not broker.machine(work.group).dead_letters(work.queue))
+
+        await client.ask(20, 4, "dead", {"credit": 10})
+        assert [got for _, got in await client.deliveries(1)] == [body]
+    assert broker.machine(dead.group).queue(dead.queue).bytes == len(body)
 
 
 async def test_what_cannot_be_read_stays_holds_up_no_others_and_comes_when_it_can(
