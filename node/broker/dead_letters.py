@@ -30,7 +30,7 @@ heard to be safe, comes twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, cast
 
@@ -41,13 +41,14 @@ from cluster.groups.group_like import GroupLike
 from cluster.groups.outcome import TOO_LARGE
 from cluster.machine import QueueMachine
 from cluster.machine.admission import CARRIER_PREFIX
-from cluster.machine.catalog import QueueInfo
+from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import (
     ATTR_DEATHS,
     ATTR_PRIORITY,
     DeadLettersMoved,
     Enqueue,
     PutOffDeadLetters,
+    QueueConfig,
     SendDeadLetters,
 )
 from cluster.machine.effects import DeadLetter
@@ -116,6 +117,25 @@ class _Rules(NamedTuple):
     keeps: bool  # what no queue takes
 
 
+class _Kept(NamedTuple):
+    """No queue took it."""
+
+    version: int  # when the routing was at this
+    exchange: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLetters:
+    """Letters of a queue that no queue takes, and that wait for one."""
+
+    vhost: str
+    name: str
+    count: int
+    exchange: str  # that of the first
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class _First:
     """The outbox has to be told this before any goes, by who still leads in this term."""
@@ -154,8 +174,7 @@ class DeadLetters:
         self._working: set[QueueId] = set()
         # Entry and place in it of those that were named.
         self._unreadable: dict[QueueId, set[_Place]] = {}
-        # Of those that no queue takes, also at which version of the routing that was found.
-        self._kept: dict[QueueId, dict[_Place, int]] = {}
+        self._kept: dict[QueueId, dict[_Place, _Kept]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -224,11 +243,17 @@ class DeadLetters:
         """Virtual hosts and names of this group's queues with letters that this node, which leads
         it, cannot read; and how many.
         """
-        return _named(machine, self._unreadable)
+        views = [(machine.queue(queue), len(found)) for queue, found in self._unreadable.items()]
+        return [(view.vhost, view.name, count) for view, count in views if view and count]
 
-    def kept(self, machine: QueueMachine) -> list[tuple[str, str, int]]:
-        """The same of letters that no queue takes, and that wait for one."""
-        return _named(machine, self._kept)
+    def kept(self, machine: QueueMachine) -> list[KeptLetters]:
+        """Of this group's queues."""
+        kept = [(machine.queue(queue), found) for queue, found in self._kept.items()]
+        return [
+            KeptLetters(view.vhost, view.name, len(found), first.exchange, first.key)
+            for view, found in kept
+            if view is not None and (first := next(iter(found.values()), None)) is not None
+        ]
 
     async def _move_up(
         self,
@@ -335,8 +360,11 @@ class DeadLetters:
         named = self._unreadable.setdefault(queue, set())
         kept = self._kept.setdefault(queue, {})
         place = dead.index, dead.offset
+        known = kept.get(place)
+        if rules.keeps and known and known.version == rules.version:
+            return None
         view = self._broker.machine(group).queue(queue)
-        if view is None or (rules.keeps and kept.get(place) == rules.version):
+        if view is None:
             return None
         routed = await self._read(self._broker.led(group), dead, view.vhost, view.name)
         if routed is None:
@@ -351,7 +379,7 @@ class DeadLetters:
         if routed.targets or not rules.keeps:
             kept.pop(place, None)
             return routed
-        if place not in kept:
+        if known is None:
             log.warning(
                 "dead_letter_kept",
                 queue=view.name,
@@ -360,16 +388,14 @@ class DeadLetters:
                 key=routed.key,
                 next="bind a queue to the exchange for this key; the letter waits for it",
             )
-        kept[place] = rules.version
+        kept[place] = _Kept(rules.version, dead.exchange, routed.key)
         return None
 
     def _keeps(self, group: GroupId, queue: QueueId) -> bool:
         """What no queue takes, by this queue's strategy."""
         catalog = self._broker.cluster.catalog_machine
         view, info = self._broker.machine(group).queue(queue), catalog.queue_by_id(queue)
-        if view is None or info is None or view.config.overflow == "drop-head":
-            return False
-        return catalog.arguments_of(info).get(f"x-{DEAD_LETTER_STRATEGY}") == "at-least-once"
+        return view is not None and info is not None and keeps_all(catalog, info, view.config)
 
     async def _read(
         self, group: GroupLike, dead: DeadLetter, vhost: str, name: str
@@ -575,6 +601,8 @@ def runs(
         yield dead_letters[start].targets, dead_letters[start:]
 
 
-def _named(machine: QueueMachine, letters: Mapping[QueueId, Sized]) -> list[tuple[str, str, int]]:
-    views = [(machine.queue(queue), len(found)) for queue, found in letters.items()]
-    return [(view.vhost, view.name, count) for view, count in views if view and count]
+def keeps_all(catalog: CatalogMachine, info: QueueInfo, config: QueueConfig) -> bool:
+    """A dead letter of this queue that no queue takes waits for one."""
+    if config.overflow == "drop-head":
+        return False
+    return catalog.arguments_of(info).get(f"x-{DEAD_LETTER_STRATEGY}") == "at-least-once"

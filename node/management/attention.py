@@ -141,6 +141,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _copies(seen.copies)
     yield from _lost_queues(seen.copies)
     yield from _unreadable_dead_letters(seen.copies)
+    yield from _waiting_dead_letters(seen.copies)
     yield from _unused(seen.nodes)
     yield from _versions(seen.versions)
     for node, certificates in seen.certificates.items():
@@ -314,6 +315,23 @@ def _unreadable_dead_letters(
                     " Those that nobody has go when the queue is deleted",
                     ("queues", each["vhost"], each["name"]),
                 )
+
+
+def _waiting_dead_letters(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Finding]:
+    """Those of a queue that drops none. Only the leader knows of them."""
+    for copy in (copy for by_node in copies.values() for copy in by_node.values()):
+        for each in copy.get("waiting_dead_letters", ()):
+            count, exchange, key = each["count"], each["exchange"], each["key"]
+            wait = "waits, since no queue takes it" if count == 1 else "wait: no queue takes them"
+            bind = f"bind a queue to exchange {exchange} for key {key or '(empty)'}"
+            step = bind if exchange else f"declare queue {key}"
+            yield Finding(
+                "problem",
+                f"{_counted(count, 'dead letter')} of queue {_within(each['vhost'], each['name'])}"
+                f" {wait}",
+                f"{step}, for which the first of them waits; or change the policy",
+                ("queues", each["vhost"], each["name"]),
+            )
 
 
 def _unused(rows: Sequence[Json]) -> Iterator[Finding]:

@@ -80,6 +80,7 @@ class DeadLetterTarget:
     queues: Sequence[str] = ()  # that it leads to, as far as that depends on no message
     full: Sequence[str] = ()  # of these, those that refuse what comes
     bound: bool = True  # something is bound to it
+    keeps: bool = False  # what no queue takes waits for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +325,13 @@ def _dead_letters(situation: Situation, queue: QueueState) -> Iterator[Finding]:
     if target is None:
         return
     shown = target.exchange or "(default)"
+    fate = "dead letters are dropped"
+    if target.keeps:
+        fate = "1 dead letter waits" if queue.outbox == 1 else f"{queue.outbox:,} dead letters wait"
     if not target.exists:
-        what = f"its dead-letter exchange {shown} does not exist: dead letters are dropped."
+        what = f"its dead-letter exchange {shown} does not exist: {fate}."
     elif not target.bound:
-        what = f"its dead-letter exchange {shown} leads to no queue: dead letters are dropped."
+        what = f"its dead-letter exchange {shown} leads to no queue: {fate}."
     else:
         if queue.outbox and target.full:
             yield Finding(

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from cluster.catalog.reconcile import lost_queues
@@ -489,13 +490,16 @@ class Observer:
         has_queues = isinstance(machine, QueueMachine)
         lost = lost_queues(cluster.catalog_machine, machine) if has_queues else ()
         named = [{"vhost": queue.vhost, "name": queue.name} for queue in lost]
-        letters = self._services.dead_letters.unreadable(machine) if has_queues else ()
+        letters = self._services.dead_letters
+        unreadable = letters.unreadable(machine) if has_queues else ()
+        kept = letters.kept(machine) if has_queues else ()
         return {
             **{name: status[name] for name in names},
             "lost_queues": named,
             "unreadable_dead_letters": [
-                {"vhost": vhost, "name": name, "count": count} for vhost, name, count in letters
+                {"vhost": vhost, "name": name, "count": count} for vhost, name, count in unreadable
             ],
+            "waiting_dead_letters": [asdict(each) for each in kept],
         }
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from cluster.machine.catalog import QueueInfo
 from cluster.types import TRANSIENT_GROUPS, NodeId
+from node.broker.dead_letters import keeps_all
 from node.errors import BrokerError
 from node.management.consumers import sessions_of
 from node.management.context import Call
@@ -102,8 +103,9 @@ async def _dead_letters(call: Call, info: QueueInfo) -> DeadLetterTarget | None:
     exchange = config.dead_letter_exchange
     if exchange is None:
         return None
+    keeps = keeps_all(catalog, info, config)
     if catalog.exchange(info.vhost, exchange) is None:
-        return DeadLetterTarget(exchange, exists=False)
+        return DeadLetterTarget(exchange, exists=False, keeps=keeps)
     key = config.dead_letter_routing_key
     if exchange == "":
         # Without a key of its own a letter goes back to where it was published: to this queue.
@@ -125,4 +127,5 @@ async def _dead_letters(call: Call, info: QueueInfo) -> DeadLetterTarget | None:
         if (fact := facts.get(each.queue)) is not None
         and refused_by(catalog.config_for(each), fact.ready + fact.delayed, fact.ready_bytes)
     ]
-    return DeadLetterTarget(exchange, queues=[each.name for each in found], full=full, bound=bound)
+    names = [each.name for each in found]
+    return DeadLetterTarget(exchange, queues=names, full=full, bound=bound, keeps=keeps)

@@ -229,7 +229,9 @@ async def test_letters_that_all_wait_are_looked_at_once_and_cost_no_command(
     world.die(2_000)
     others = sum(len(died) for key, died in world.died.items() if key != "a")
     await until(lambda: world.waiting == others)
-    await until(lambda: world.leader.kept(world.source.machine) == [("/", "work", others)])
+    await until(
+        lambda: [each.count for each in world.leader.kept(world.source.machine)] == [others]
+    )
     written, read = world.written, []
     load = world.source.load_bodies
 

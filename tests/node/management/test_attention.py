@@ -89,6 +89,21 @@ def test_a_calm_cluster_has_nothing():
     assert [*examine(changed(versions=None, copies={}))] == []
 
 
+def with_waiting(**given: Any) -> Seen:
+    letters = {"vhost": "v", "name": "q", "count": 2, "exchange": "dlx", "key": "k", **given}
+    return changed(copies={"default-1": {"a": {"waiting_dead_letters": [letters]}}})
+
+
+@pytest.mark.parametrize(
+    ("exchange", "words"),
+    [("dlx", "bind a queue to exchange dlx for key k,"), ("", "declare queue k,")],
+)
+def test_what_waits_for_a_queue_says_for_which(exchange: str, words: str):
+    (finding,) = examine(with_waiting(exchange=exchange))
+    assert finding.next.startswith(words)
+    assert finding.about == ("queues", "v", "q")
+
+
 @pytest.mark.parametrize(
     ("seen", "level", "words"),
     [
@@ -128,6 +143,12 @@ def test_a_calm_cluster_has_nothing():
             ),
             "problem",
             "node a cannot read 1,200 dead letters of queue v:q",
+        ),
+        (with_waiting(count=1200), "problem", "1,200 dead letters of queue v:q wait: no queue"),
+        (
+            with_waiting(count=1),
+            "problem",
+            "1 dead letter of queue v:q waits, since no queue takes",
         ),
         (with_node(copies=0), "warning", "1 node (c) without a copy of any group"),
         (

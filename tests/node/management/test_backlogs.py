@@ -105,6 +105,13 @@ async def test_each_trouble_is_named_and_nothing_else(nodes: Nodes):
         await api.publish("orphan", "m")
         assert await api.take("orphan", ackmode="reject_requeue_false")
         await why.becomes("orphan", "dead_letter_target_missing")
+        assert "are dropped" in await why.sentence("orphan")
+        safe = {"dead_letter_strategy": "at-least-once", "overflow": "reject-publish"}
+        await api.queue("keeper", dead_letter_exchange="nowhere", **safe)
+        await api.publish("keeper", "m")
+        assert await api.take("keeper", ackmode="reject_requeue_false")
+        await why.becomes("keeper", "dead_letter_target_missing")
+        assert "1 dead letter waits" in await why.sentence("keeper")
 
         # 9. Where its dead letters go is full.
         await api.queue("grave", max_length=0, overflow="reject-publish")
