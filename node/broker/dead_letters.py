@@ -175,6 +175,9 @@ class DeadLetters:
         # Entry and place in it of those that were named.
         self._unreadable: dict[QueueId, set[_Place]] = {}
         self._kept: dict[QueueId, dict[_Place, _Kept]] = {}
+        # By rules and in a term, the letter up to which all that were put off wait: what dies
+        # behind very many is found soon.
+        self._wait_to: dict[QueueId, tuple[_Rules, int, DeadLetter]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -214,6 +217,7 @@ class DeadLetters:
             self._working.discard(queue)
             self._unreadable.pop(queue, None)
             self._kept.pop(queue, None)
+            self._wait_to.pop(queue, None)
             for key in [key for key in self._dropped if key[0] == queue]:
                 del self._dropped[key]
 
@@ -314,7 +318,9 @@ class DeadLetters:
         due: list[int] = []  # and of those that were put off and can go
         passed = False  # somebody waits in front of one that can go
         front = size = count = 0
-        async for dead, routed in self._each(group, queue, rules):
+        *by, wait_to = self._wait_to.pop(queue, (rules, term, None))
+        wait_to = wait_to if by == [rules, term] else None
+        async for dead, routed in self._each(group, queue, rules, wait_to):
             count += 1
             at_front = not dead.put_off and count <= DEAD_LETTERS_AT_ONCE
             front = dead.number if at_front else front
@@ -322,6 +328,7 @@ class DeadLetters:
                 break
             if routed is None:
                 waits += [dead.number] if at_front else []
+                wait_to = dead if dead.put_off and not due else wait_to
             elif waits:
                 passed = True
             else:
@@ -337,6 +344,8 @@ class DeadLetters:
             # With all behind the first ones, of which no leader sent any yet.
             ranges = [*ranges_of(waits), (front + 1, LAST_NUMBER)]
             return _First(PutOffDeadLetters(queue, ranges), rules, term)
+        if wait_to is not None and not self._unreadable.get(queue):
+            self._wait_to[queue] = rules, term, wait_to
         if due:
             return _First(SendDeadLetters(queue, ranges_of(due)), rules, term)
         if going or not count:
@@ -344,12 +353,16 @@ class DeadLetters:
         return _AllWait(None if self._unreadable.get(queue) else state)
 
     async def _each(
-        self, group: GroupId, queue: QueueId, rules: _Rules
+        self, group: GroupId, queue: QueueId, rules: _Rules, wait_to: DeadLetter | None
     ) -> AsyncIterator[tuple[DeadLetter, RoutedDeadLetter | None]]:
-        """All of the outbox; with None those that wait."""
+        """The outbox; with None those that wait. Of those put off from `wait_to` on."""
         last: DeadLetter | None = None
         while page := self._broker.machine(group).dead_letters(queue, DEAD_LETTERS_AT_ONCE, last):
             for last in page:
+                if wait_to is not None and last.put_off and last.number < wait_to.number:
+                    last = wait_to
+                    yield last, None
+                    break
                 yield last, await self._judge(group, queue, last, rules)
             await asyncio.sleep(0)  # all of it may have been in memory
 

@@ -668,6 +668,13 @@ QUEUES = (
         (MACHINE,),
     ),
     Mutant(
+        "what dies passes the dead letters that wait",
+        _MACHINE + "deadletters.py",
+        "(self.put_off or self.batches).append(batch)",
+        "self.batches.append(batch)",
+        (MACHINE,),
+    ),
+    Mutant(
         "a purge takes what consumers hold",
         _MACHINE + "queue.py",
         "                return self.disposal.purge(context)\n",

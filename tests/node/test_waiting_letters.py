@@ -243,6 +243,22 @@ async def test_letters_that_all_wait_are_looked_at_once_and_cost_no_command(
     for _ in range(200):
         await asyncio.sleep(0)
     assert (world.written, read) == (written, [])
+
+    # One that dies behind them is found without a look at all of them.
+    judged: list[Any] = []
+    judge = world.leader._judge
+
+    async def judging(group: GroupId, queue: QueueId, dead: Any, rules: Any) -> Any:
+        judged.append(dead)
+        return await judge(group, queue, dead, rules)
+
+    monkeypatch.setattr(world.leader, "_judge", judging)
+    for count in (1, 2):
+        was = len(world.targets.stored["a"])
+        while len(world.died["a"]) == was:
+            world.die(1)
+        await until(lambda was=was: len(world.targets.stored["a"]) == was + 1)
+        assert len(judged) < count * 500
     world.bound = set(KEYS)
     world.version += 1
     await until(lambda: not world.waiting)
