@@ -15,6 +15,8 @@ DESIGN_DIFFERENCES: dict[str, str] = {
     "shows an empty list",
     "n2_no_such_verb": "what nobody serves is answered 503 at once; nats-server says nothing, and "
     "the client waits",
+    "n2_pull_no_wait_when_no_more_may_be_held": "404 at once; nats-server 2.15 lets it wait for "
+    "acknowledgements, without an end",
     "n2_restore_of_what_was_delivered": "what was delivered and not acknowledged is held for as "
     "long as it may take; nats-server 2.15 in a cluster delivers it at once",
     "n2_snapshot_of_no_stream": "a stream that is not there is said to be so; nats-server says "

@@ -126,6 +126,44 @@ def n2_pull_no_wait_that_may_expire(js: Visit) -> None:
     assert inbox.body() == b"a"
 
 
+def n2_pull_no_wait_behind_others(js: Visit) -> None:
+    """If those who wait want more than there is: 408, also for one that may expire."""
+    stream = js.stream()
+    consumer = js.consumer(stream, max_ack_pending=2)
+    first = js.pull(stream, consumer, batch=5, expires=30 * S)
+    js.until(lambda: js.about(stream, consumer)["num_waiting"] == 1, "it does not wait")
+    assert status(js.pull(stream, consumer, batch=1, no_wait=True).next()) == "404 No Messages"
+    js.fill(stream, *"abcd")
+    assert bodies(first.some(2)) == ["a", "b"]  # it waits for three more, of which two are there
+    for more in ({}, {"expires": 30 * S}):
+        found = js.pull(stream, consumer, batch=1, no_wait=True, **more).next()
+        assert status(found) == "408 Requests Pending"
+
+
+def n2_pull_no_wait_takes_no_place(js: Visit) -> None:
+    """That there is nothing is said before that too many wait."""
+    stream = js.stream()
+    consumer = js.consumer(stream, max_waiting=1)
+    js.pull(stream, consumer, batch=5, expires=30 * S)
+    js.until(lambda: js.about(stream, consumer)["num_waiting"] == 1, "it does not wait")
+    assert status(js.pull(stream, consumer, batch=1, no_wait=True).next()) == "404 No Messages"
+    found = js.pull(stream, consumer, batch=1, no_wait=True, expires=30 * S).next()
+    assert status(found) == "409 Exceeded MaxWaiting"
+
+
+def n2_pull_no_wait_when_no_more_may_be_held(js: Visit) -> None:
+    """Messages that may not be handed out before others are acknowledged are as good as none."""
+    stream = js.stream()
+    js.fill(stream, *"abc")
+    consumer = js.consumer(stream, max_ack_pending=2)
+    held = js.fetch(stream, consumer, 2)
+    inbox = js.pull(stream, consumer, batch=1, no_wait=True)
+    js.about(stream, consumer)
+    for each in held:
+        js.say(each)
+    assert status(inbox.next()) == "404 No Messages"
+
+
 def n2_pull_expires(js: Visit) -> None:
     """408, with how much was left of what was asked for."""
     stream = js.stream()

@@ -154,7 +154,7 @@ class Cursors:
             raise Refused(codes.BAD_ARGUMENT, f"{consumer} is pushed to a subject of NATS")
         most, longest = feed.config.get("max_batch") or count, feed.config.get("max_expires")
         wait_ns = min(wait_ms * NS_PER_MS, longest or wait_ms * NS_PER_MS)
-        ask = Ask(min(count, most), 0, wait_ns, no_wait=True)
+        ask = Ask(min(count, most), 0, wait_ns, no_wait=True, in_turn=True)
         if feed.config["ack_policy"] == "all":
             async with feed.turn:
                 await self._take_over(info, group, feed, have)

@@ -174,11 +174,19 @@ class Feed:
             self._say([Say(inbox, status(409, "Consumer is push based"))])
             return
         now_s = self._used_s = self._loop.time()
-        empty = self._recovered and not (self._asking or self.consumer.may_fetch)
-        if self.pulls.add(inbox, ask, self.config, now_s, empty=empty):
+        if self.pulls.add(inbox, ask, self.config, now_s):
+            self._judge()
             self.wake()
             self._set_timer()
         self._say(self.pulls.take_sayings())
+
+    def _judge(self) -> None:
+        """As soon as it is known what there is, and who has yet to get some."""
+        if self._recovered and not self._asking and self.pulls.has_unjudged:
+            self._drop_gone()
+            known = self.consumer
+            self.pulls.judge(known.pending + len(known.again), self.config)
+            self._say(self.pulls.take_sayings())
 
     @property
     def waiting(self) -> int:
@@ -248,7 +256,10 @@ class Feed:
 
     def _look(self) -> None:
         self._soon = False
-        if self._asking or self.over or self._loop.time() < self._turn_s:
+        if self.over:
+            return
+        self._judge()
+        if self._asking or self._loop.time() < self._turn_s:
             return
         if not self._recovered:
             self._recover()
@@ -606,6 +617,7 @@ class Feed:
 
     def _nothing_left(self) -> None:
         if self.pulls:
+            self._judge()
             self.pulls.nothing_left()
             self._say(self.pulls.take_sayings())
 

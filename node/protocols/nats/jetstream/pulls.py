@@ -24,6 +24,8 @@ BATCH_MAX: Final = 1 << 20
 LOOK_S: Final = 30.0
 #: What a longer request says is not remembered.
 KNOWN_BYTES_MAX: Final = 512
+#: Who wants heartbeats learns it by missing them: told at once it would ask again and again.
+TOO_MANY: Final = "Exceeded MaxWaiting"
 
 
 class Ask(NamedTuple):
@@ -35,6 +37,7 @@ class Ask(NamedTuple):
     no_wait: bool = False
     heartbeat_ns: int = 0
     wish: Wish | None = None  # None: it says nothing but a number
+    in_turn: bool = False  # it stands behind others even if these want all there is
 
 
 def ask_of(body: bytes) -> Ask:
@@ -114,27 +117,26 @@ class Pulls:
         self.pinned: list[Pinned] = []
         self.pin: Pin | None = None
         self._waiting: dict[int, Waiting] = {}
+        self._unjudged: set[int] = set()  # of those: see `judge`
         self._numbers = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(
-        self, inbox: bytes, ask: Ask, config: Mapping[str, Any], now_s: float, *, empty: bool
-    ) -> bool:
-        """False: it does not wait. `empty`: the consumer has nothing now, nor anything pending."""
-        refusal = _refusal(ask, config, len(self._waiting))
+    def add(self, inbox: bytes, ask: Ask, config: Mapping[str, Any], now_s: float) -> bool:
+        """False: it does not wait."""
+        is_judged = ask.no_wait and not ask.in_turn
+        unjudged = len(self._unjudged & self._waiting.keys())
+        waiting = unjudged if is_judged else len(self._waiting) - unjudged
+        refusal = _refusal(ask, config, waiting)
         if ask.wish is not None and not (refusal or "").startswith("Exceeded MaxRequest"):
             wrong = self._objection(ask.wish, config, now_s)
             if wrong is not None:
                 self.sayings.append(Say(inbox, wrong))
                 return False
         if refusal is not None:
-            if not (refusal.startswith("Exceeded MaxWaiting") and ask.heartbeat_ns):
+            if not (refusal == TOO_MANY and ask.heartbeat_ns):
                 self.sayings.append(Say(inbox, status(409, refusal)))
-            return False
-        if ask.no_wait and empty and not ask.expires_ns:
-            self.sayings.append(Say(inbox, status(404, "No Messages")))
             return False
         heartbeat_s = ask.heartbeat_ns / NS_PER_S
         self._numbers += 1
@@ -150,7 +152,37 @@ class Pulls:
             now_s + heartbeat_s if heartbeat_s else None,
             ask.wish or NO_WISH,
         )
+        if is_judged:
+            self._unjudged.add(self._numbers)
         return True
+
+    @property
+    def has_unjudged(self) -> bool:
+        return bool(self._unjudged)
+
+    def judge(self, messages: int, config: Mapping[str, Any]) -> None:
+        """Who came since and would not wait: `messages` are there, and those who came before want
+        some of them. To be called before anybody gets any.
+        """
+        before = wanted = 0
+        for number in sorted(self._waiting):
+            each = self._waiting[number]
+            if number in self._unjudged:
+                verdict = None
+                if not messages and each.expires_s is None:
+                    verdict = status(404, "No Messages")
+                elif 0 < messages < wanted:
+                    verdict = status(408, "Requests Pending")
+                elif before >= _waiting_max(config):
+                    verdict = b"" if each.heartbeat_s else status(409, TOO_MANY)
+                if verdict is not None:
+                    del self._waiting[number]
+                    if verdict:
+                        self.sayings.append(Say(each.inbox, verdict))
+                    continue
+            before += 1
+            wanted += each.left
+        self._unjudged.clear()
 
     # --- priority groups --------------------------------------------------------------------------
 
@@ -319,6 +351,10 @@ def _refusal(ask: Ask, config: Mapping[str, Any], waiting: int) -> str | None:
         return f"Exceeded MaxRequestExpires of {span_of_ns(expires)}"
     if size and ask.bytes_max > size:
         return f"Exceeded MaxRequestMaxBytes of {size}"
-    if waiting >= (config.get("max_waiting") or WAITING_MAX):
-        return "Exceeded MaxWaiting"
+    if waiting >= _waiting_max(config):
+        return TOO_MANY
     return None
+
+
+def _waiting_max(config: Mapping[str, Any]) -> int:
+    return config.get("max_waiting") or WAITING_MAX

@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_refused(body: bytes):
 def test_the_oldest_request_comes_first_and_is_over_when_it_has_all():
     pulls = Pulls()
     for inbox in (b"a", b"b"):
-        assert pulls.add(inbox, Ask(2), {}, 0.0, empty=False)
+        assert pulls.add(inbox, Ask(2), {}, 0.0)
     assert turns(pulls) == [(1, 2, 0), (2, 2, 0)]
 
     pulls.got(1, 2, 10, 0.0)
@@ -57,7 +57,7 @@ def test_requests_share_what_there_is_and_take_turns():
     """Workers of one consumer: no one has all while others have nothing to do."""
     pulls = Pulls()
     for inbox in (b"a", b"b", b"c"):
-        pulls.add(inbox, Ask(500), {}, 0.0, empty=False)
+        pulls.add(inbox, Ask(500), {}, 0.0)
     assert turns(pulls, Supply(100, 0, 4)) == [(1, 2, 0), (2, 2, 0), (3, 2, 0)]
 
     pulls.got(1, 2, 10, 0.0)
@@ -66,16 +66,61 @@ def test_requests_share_what_there_is_and_take_turns():
 
 def test_one_that_does_not_wait_is_told_that_there_is_nothing():
     pulls = Pulls()
+    pulls.add(b"a", Ask(5, no_wait=True), {}, 0.0)
+    pulls.add(b"b", Ask(5, no_wait=True, expires_ns=NS), {}, 0.0)
 
-    assert not pulls.add(b"a", Ask(5, no_wait=True), {}, 0.0, empty=True)
+    pulls.judge(0, {})
 
     assert said(pulls) == [(b"a", b"NATS/1.0 404 No Messages")]
+    assert turns(pulls) == [(2, 5, 0)]
+
+
+def test_one_that_does_not_wait_is_told_that_all_there_is_is_wanted_by_others():
+    pulls = Pulls()
+    pulls.add(b"a", Ask(5), {}, 0.0)
+    for inbox, ask in ((b"b", Ask(1, no_wait=True)), (b"c", Ask(1, 0, NS, no_wait=True))):
+        pulls.add(inbox, ask, {}, 0.0)
+    pulls.add(b"d", Ask(5), {}, 0.0)  # it came later
+    pulls.got(1, 2, 10, 0.0)
+
+    pulls.judge(2, {})
+    assert said(pulls) == [(each, b"NATS/1.0 408 Requests Pending") for each in (b"b", b"c")]
+
+    for inbox in (b"e", b"f"):
+        pulls.add(inbox, Ask(1, no_wait=True), {}, 0.0)
+    pulls.add(b"g", Ask(1, 0, NS, no_wait=True, in_turn=True), {}, 0.0)
+    pulls.judge(8, {})
+    assert said(pulls) == [(b"f", b"NATS/1.0 408 Requests Pending")]
+
+
+def test_one_that_does_not_wait_is_judged_once():
+    pulls = Pulls()
+    pulls.add(b"a", Ask(5, no_wait=True), {}, 0.0)
+
+    pulls.judge(3, {})
+    pulls.judge(0, {})
+
+    assert said(pulls) == []
+
+
+def test_one_that_does_not_wait_takes_a_place_only_if_there_is_something():
+    pulls, config = Pulls(), {"max_waiting": 1}
+    pulls.add(b"a", Ask(1), config, 0.0)
+
+    for inbox, messages in ((b"b", 0), (b"c", 3)):
+        pulls.add(inbox, Ask(1, no_wait=True), config, 0.0)
+        pulls.judge(messages, config)
+
+    assert said(pulls) == [
+        (b"b", b"NATS/1.0 404 No Messages"),
+        (b"c", b"NATS/1.0 409 Exceeded MaxWaiting"),
+    ]
 
 
 def test_one_that_does_not_wait_is_over_when_the_consumer_has_no_more():
     pulls = Pulls()
-    pulls.add(b"a", Ask(5, no_wait=True), {}, 0.0, empty=False)
-    pulls.add(b"b", Ask(5, no_wait=True, expires_ns=NS), {}, 0.0, empty=True)
+    pulls.add(b"a", Ask(5, no_wait=True), {}, 0.0)
+    pulls.add(b"b", Ask(5, no_wait=True, expires_ns=NS), {}, 0.0)
     pulls.got(1, 3, 10, 0.0)
 
     pulls.nothing_left()
@@ -86,7 +131,7 @@ def test_one_that_does_not_wait_is_over_when_the_consumer_has_no_more():
 
 def test_one_that_waited_long_enough_is_told_what_is_missing():
     pulls = Pulls()
-    pulls.add(b"a", Ask(5, bytes_max=100, expires_ns=2 * NS), {}, 1.0, empty=True)
+    pulls.add(b"a", Ask(5, bytes_max=100, expires_ns=2 * NS), {}, 1.0)
     pulls.got(1, 2, 30, 1.5)
     assert pulls.due_s(1.5) == 3.0
 
@@ -101,7 +146,7 @@ def test_one_that_waited_long_enough_is_told_what_is_missing():
 
 def test_heartbeats_come_while_nothing_else_does():
     pulls = Pulls()
-    pulls.add(b"a", Ask(5, expires_ns=10 * NS, heartbeat_ns=NS), {}, 0.0, empty=True)
+    pulls.add(b"a", Ask(5, expires_ns=10 * NS, heartbeat_ns=NS), {}, 0.0)
 
     pulls.look(1.0)
     assert said(pulls) == [(b"a", b"NATS/1.0 100 Idle Heartbeat")]
@@ -115,7 +160,7 @@ def test_heartbeats_come_while_nothing_else_does():
 def test_of_bytes_there_is_a_limit_too():
     pulls = Pulls()
     for inbox in (b"a", b"b", b"c"):
-        pulls.add(inbox, Ask(5, bytes_max=100), {}, 0.0, empty=False)
+        pulls.add(inbox, Ask(5, bytes_max=100), {}, 0.0)
 
     pulls.got(1, 1, 120, 0.0)
     pulls.got(2, 5, 50, 0.0)
@@ -141,25 +186,25 @@ def test_what_is_over_the_consumers_limits_does_not_wait(
 ):
     pulls = Pulls()
 
-    assert not pulls.add(b"a", ask, config, 0.0, empty=False)
+    assert not pulls.add(b"a", ask, config, 0.0)
 
     assert said(pulls) == [(b"a", b"NATS/1.0 409 " + text)]
 
 
 def test_only_so_many_wait_and_who_wants_heartbeats_learns_it_by_missing_them():
     pulls, config = Pulls(), {"max_waiting": 1}
-    pulls.add(b"a", Ask(), config, 0.0, empty=True)
+    pulls.add(b"a", Ask(), config, 0.0)
 
-    assert not pulls.add(b"b", Ask(), config, 0.0, empty=True)
-    assert not pulls.add(b"c", Ask(heartbeat_ns=NS), config, 0.0, empty=True)
+    assert not pulls.add(b"b", Ask(), config, 0.0)
+    assert not pulls.add(b"c", Ask(heartbeat_ns=NS), config, 0.0)
 
     assert said(pulls) == [(b"b", b"NATS/1.0 409 Exceeded MaxWaiting")]
 
 
 def test_all_who_wait_are_told_when_the_consumer_goes():
     pulls = Pulls()
-    pulls.add(b"a", Ask(5), {}, 0.0, empty=True)
-    pulls.add(b"b", Ask(5), {}, 0.0, empty=True)
+    pulls.add(b"a", Ask(5), {}, 0.0)
+    pulls.add(b"b", Ask(5), {}, 0.0)
     pulls.drop([b"b"])
 
     pulls.end_all(409, "Leadership Change")
@@ -172,7 +217,7 @@ def test_all_who_wait_are_told_when_the_consumer_goes():
 
 def wish(pulls: Pulls, config: dict[str, Any], inbox: bytes, count: int = 5, **more: Any) -> bool:
     ask = Ask(count, wish=Wish("g", **more))
-    return pulls.add(inbox, ask, {"priority_groups": ["g"], **config}, 0.0, empty=False)
+    return pulls.add(inbox, ask, {"priority_groups": ["g"], **config}, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +234,7 @@ def test_a_wish_that_the_consumer_cannot_fulfil_is_refused(policy: str, asked: W
     pulls = Pulls()
     config = {"priority_policy": policy, "priority_groups": ["g"]}
 
-    assert not pulls.add(b"a", Ask(1, wish=asked), config, 0.0, empty=False)
+    assert not pulls.add(b"a", Ask(1, wish=asked), config, 0.0)
 
     assert said(pulls) == [(b"a", b"NATS/1.0 400 Bad Request - " + text)]
 
@@ -254,7 +299,7 @@ def test_a_pin_lasts_while_its_client_asks():
     turns(pulls, **PINNED)
     assert pulls.pin is not None
     pulls.got(1, 1, 1, 0.0)
-    pulls.add(b"b", Ask(1, wish=Wish("g", id=pulls.pin.id)), PINNED | GROUPS, 5.0, empty=False)
+    pulls.add(b"b", Ask(1, wish=Wish("g", id=pulls.pin.id)), PINNED | GROUPS, 5.0)
     pulls.got(2, 1, 1, 5.0)
     pulls.take_pinned()
     assert pulls.due_s(5.0) == 15.0
