@@ -22,6 +22,7 @@ new machine version on.
 |         |         | what was sent to nobody is taken back, and known if it perhaps was; |
 |         |         | changes of consumers leave the rest of their settings, |
 |         |         | and hold for what was delivered; clients' own markers have none; |
+|         |         | a delay holds also for what waits already; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |
@@ -66,6 +67,9 @@ SENT_SINCE: Final = 5
 
 #: From when on what a consumer of a stream was delivered follows a change of its settings.
 FOLLOWS_SINCE: Final = 5
+
+#: From when on a consumer may say of what waits to be delivered again that it shall wait longer.
+MOVES_SINCE: Final = 5
 
 #: From when on a stream knows which of its clients' messages are markers.
 MARKERS_SINCE: Final = 5

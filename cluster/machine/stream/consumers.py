@@ -357,13 +357,17 @@ class StreamConsumer:
             floor, stream = min(first + held.ahead - 1, self.delivered), first - 1
         self.floor, self.floor_stream = max(self.floor, floor), max(self.floor_stream, stream)
 
-    def give_back(self, sequence: int, delay_ms: int, now_ms: int) -> Held | None:
+    def give_back(self, sequence: int, delay_ms: int, now_ms: int, *, moves: bool) -> Held | None:
         """It is to be delivered again, after that or at once. None: it is not held, or waits
-        already.
+        already; then it may wait longer if it `moves`.
         """
         held = self.held.get(sequence)
-        if held is None or not held.due_ms:
+        if held is None:
             return None
+        if not held.due_ms:
+            if not (moves and delay_ms > 0 and held.deliveries):
+                return None
+            self._wait_no_more([(sequence, sequence)])
         if delay_ms > 0:
             due_ms = now_ms + min(delay_ms, TIME_MS_MAX)
             self._hold(sequence, sequence, held._replace(due_ms=due_ms))

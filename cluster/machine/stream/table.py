@@ -44,7 +44,7 @@ from cluster.machine.stream.settings import (
 )
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
-from cluster.machine.versions import FOLLOWS_SINCE, SENT_SINCE
+from cluster.machine.versions import FOLLOWS_SINCE, MOVES_SINCE, SENT_SINCE
 from cluster.types import ConsumerKey
 
 CONSUMERS_MAX: Final = 65_536
@@ -282,8 +282,9 @@ class ConsumerTable:
                 reason = reasons.get(sequence, "")
                 self._advise(context, "terminated", consumer, sequence, held, reason)
             count += self._done(consumer, sequence, sequence)
+        moves = context.version >= MOVES_SINCE
         for sequence, delay_ms in command.again:
-            held = consumer.give_back(sequence, delay_ms, now_ms)
+            held = consumer.give_back(sequence, delay_ms, now_ms, moves=moves)
             if held is not None:
                 if delay_ms or context.version < SENT_SINCE:
                     self._advise(context, "nak", consumer, sequence, held)

@@ -276,6 +276,20 @@ def d17_nak_with_a_delay(js: Visit) -> None:
     assert time.monotonic() - begin >= LATE_MS / 1000 * 0.9
 
 
+def d17_nak_with_a_delay_of_what_waits_already(js: Visit) -> None:
+    """The last word holds: what would come at once comes after that."""
+    stream = js.stream()
+    js.fill(stream, "a", "b")
+    consumer = js.consumer(stream)
+    first, second = js.fetch(stream, consumer, 2)
+    begin = time.monotonic()
+    for message in (first, second):
+        js.say(message, b"-NAK")
+    js.say(first, b'-NAK {"delay": %d}' % (LATE_MS * MS))
+    assert bodies(js.fetch(stream, consumer, 2)) == ["b", "a"]
+    assert time.monotonic() - begin >= LATE_MS / 1000 * 0.9
+
+
 def d17_term(js: Visit) -> None:
     """+TERM: it comes no more, and an advisory tells of it."""
     stream = js.stream()

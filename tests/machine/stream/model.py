@@ -543,10 +543,13 @@ class Model:
         count += sum(self.done(consumer, at) for at in never)
         for at, delay_ms in again:
             held = consumer.held.get(at)
-            if held is not None and held.due_ms:
+            waits = at in consumer.again
+            if held is not None and delay_ms > 0 and not (waits and not held.count):
                 held.due_ms = self.now_ms + delay_ms
-                if delay_ms <= 0:
-                    self.wait_again(consumer, at)
+                if waits:
+                    consumer.again.remove(at)
+            elif held is not None and not waits:
+                self.wait_again(consumer, at)
         for at in working:
             held = consumer.held.get(at)
             if held is not None:

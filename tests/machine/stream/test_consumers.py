@@ -341,6 +341,42 @@ def test_what_is_given_back_comes_again_at_once_or_later():
     assert s.advisories == []
 
 
+def test_what_waits_already_comes_when_the_last_word_says():
+    s = Streams()
+    s.stored("a", "a", "a")
+    s.consumer()
+    s.fetch()
+    s.ack(again=[(1, -1), (2, -1), (3, -1)])
+    assert len(s.advisories) == 3
+    s.ack(again=[(2, 50), (3, -1), (3, 0)])
+    assert s.advisories == [("nak", 2, 1)]
+    assert s.fetch() == [1, 3]
+    s.at(49)
+    assert s.fetch() == []
+    s.at(50)
+    assert s.fetch() == [2]
+
+
+def test_what_was_sent_to_nobody_does_not_wait_longer_for_a_word_that_nobody_can_have_said():
+    s = Streams()
+    s.stored("a")
+    s.consumer()
+    s.fetch()
+    s.ack(unsent=[(1, 1, 1, 1)])
+    s.ack(again=[(1, 50)])
+    assert s.fetch() == [1]
+
+
+def test_before_version_5_what_waited_did_not_wait_longer():
+    s = Streams(version=4)
+    s.stored("a")
+    s.consumer()
+    s.fetch()
+    s.ack(again=[(1, -1)])
+    s.ack(again=[(1, 50)])
+    assert s.fetch() == [1]
+
+
 def test_nobody_is_told_of_what_only_the_leader_takes_back():
     s = Streams()
     s.stored("a")
