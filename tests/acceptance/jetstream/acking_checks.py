@@ -205,6 +205,8 @@ def d15_in_a_work_queue(js: Visit) -> None:
     inbox = js.pull(stream, consumer, batch=1, expires=2 * SOON_MS * MS)
     assert inbox.next().status == 408
     assert js.state(stream)["messages"] == 1
+    about = js.about(stream, consumer)
+    assert (about["num_ack_pending"], about["num_redelivered"]) == (0, 0)
 
 
 def d16_delays_by_attempt(js: Visit) -> None:

@@ -383,7 +383,11 @@ def n2_schedule_errors(js: Visit) -> None:
     ends = {"Nats-Scheduler": plan, "Nats-Schedule-Next": "purge"}
     js.is_error(js.publish(out, headers=ends), 10212, 400)
     headers = {"Nats-Schedule": "@every 1h", "Nats-Schedule-Target": "x"}
-    js.is_error(js.publish(js.stream(), headers=headers), 10188, 400)
+    plain = js.stream()
+    js.is_error(js.publish(plain, headers=headers), 10188, 400)
+    js.is_error(js.publish(plain, headers=ends), 10188, 400)
+    js.is_error(js.publish(plain, headers={"Nats-Scheduler": plan}), 10212, 400)
+    assert js.publish(plain, headers={"Nats-Schedule-Target": out})["seq"] == 1, "it asks nothing"
 
 
 def n2_schedule_forms(js: Visit) -> None:

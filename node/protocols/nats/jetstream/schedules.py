@@ -122,7 +122,8 @@ def asked_by(
     """What a message on this subject asks of a stream of schedules, by its headers. ApiError: it
     cannot be.
     """
-    if not config.get("allow_msg_schedules"):
+    allowed = bool(config.get("allow_msg_schedules"))
+    if given.get(PATTERN) and not allowed:
         raise known(NO_SCHEDULES)
     schedule = schedule_of(given)
     if schedule is not None:
@@ -134,6 +135,8 @@ def asked_by(
         except ValueError:
             raise known(10189) from None
     ends = _ending(given, subject)
+    if ends is not None and not allowed:
+        raise known(NO_SCHEDULES)
     return {} if ends is None else {ASKED_ENDS: ends}
 
 

@@ -148,7 +148,8 @@ def consumer(
         ),
         "ack_floor": _pair(known.floor_consumer, known.floor_stream, known.last_ack_ms),
         "num_ack_pending": known.ack_pending,
-        "num_redelivered": known.redelivered,
+        # Of those that are never delivered again nats-server counts none.
+        "num_redelivered": 0 if config.get("max_deliver") == 1 else known.redelivered,
         "num_waiting": waiting,
         "num_pending": known.pending,
         "cluster": group,
