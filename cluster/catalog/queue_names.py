@@ -114,15 +114,22 @@ class QueueNames:
         """All of them or none, as `change`; queues, as `prepared` made them, are in their groups
         too. From machine version 3 on.
         """
-        outcome = await self.change(ChangeCatalog(steps))
         queues = [step for step in steps if isinstance(step, DeclareQueue)]
+        # All ids that were given before this began are below it.
+        known = self._catalog.next_queue_id if queues and await self.barrier() else None
+        outcome = await self.change(ChangeCatalog(steps))
         if outcome.kind == "ok":
             self.declared_count += len(queues)
             for start in range(0, len(queues), MAKE_AT_ONCE):
                 some = queues[start : start + MAKE_AT_ONCE]
                 infos = [self._catalog.queue(step.vhost, step.name) for step in some]
                 # What does not succeed is done by reconciliation.
-                await asyncio.gather(*[self._make(info) for info in infos if info is not None])
+                made = [
+                    self._make(info, new=known is not None and info.queue >= known)
+                    for info in infos
+                    if info is not None
+                ]
+                await asyncio.gather(*made)
         return outcome
 
     async def finish_deletions(self, names: Iterable[tuple[str, str]]) -> Outcome:
@@ -161,13 +168,13 @@ class QueueNames:
         removal = RemoveQueue(info.vhost, info.name, info.queue)
         return await self._seen(await self._retries.ask(CATALOG_GROUP, removal))
 
-    async def _make(self, info: QueueInfo) -> Outcome | None:
+    async def _make(self, info: QueueInfo, *, new: bool = False) -> Outcome | None:
         """In its group, unless it is there. None: it is not made now."""
         while True:
             config = self._catalog.config_of(info.queue)
             if config is None or is_leaving(self._catalog, info):
                 return None
-            made = await self._ask_home(info, create_command(self._catalog, info, config))
+            made = await self._ask_home(info, create_command(self._catalog, info, config, new=new))
             if made is None or made.code != STALE_COPY:
                 return made
             if not await self.barrier():

@@ -258,6 +258,8 @@ class QueueMachine:
     def _create_queue(self, context: ApplyContext, command: CreateQueue) -> Reply:
         queue = self._queues.get(command.queue)
         if queue is not None and not self._is_another(queue, command):
+            if self._era and command.new and isinstance(queue, Stream):
+                queue.unskip(context.stamp.term)
             queue.used(context.now_ms)
             context.touch(queue.id)
             return Ok()

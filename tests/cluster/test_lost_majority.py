@@ -16,7 +16,7 @@ from cluster.log.disk import SystemClock
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.catalog_tables import GroupInfo
-from cluster.machine.commands import Barrier, CreateGroup, MoveGroup, RemoveNode
+from cluster.machine.commands import Barrier, CreateGroup, DeclareQueue, MoveGroup, RemoveNode
 from cluster.members import moving
 from cluster.members.membership import next_step
 from cluster.members.readmission import GivenUp
@@ -367,6 +367,45 @@ async def test_the_only_survivor_goes_on_with_what_it_has(make_world: MakeWorld)
     await world.until(lambda: world.ready("q", "n1") == 21 and world.ready("q", "n3") == 21)
     await world.until(lambda: set(voters(world, group)) == {"n1", "n2", "n3"}, 60)
     await world.until(lambda: set(voters(world, CATALOG_GROUP)) == {"n1", "n2", "n3"}, 60)
+
+
+async def test_streams_that_are_new_after_it_begin_at_1_whoever_makes_them_first(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_world(default_groups=1).born()
+    old = await world.declare("old", queue_type="stream", stream={"subjects": ["old"]})
+    await world.until(lambda: world["n2"].queue_info("/", "old") is not None)
+    for name in NODES:
+        world.kill(name)
+    await order(world, "n2", "n1", "n3")
+    await world.start("n2")
+    await world.until(lambda: bool(world.leading() and world.leading(world.group_of("old"))))
+
+    def begins(queue: QueueId) -> int | None:
+        machine: Any = world["n2"].groups[world.group_of("old")].machine
+        found = machine.find(queue)
+        return None if found is None else found.retained.next
+
+    def declaring(name: str) -> DeclareQueue:
+        stream = {"x-queue-type": "stream", "x-stream": {"subjects": [name]}}
+        return DeclareQueue("/", name, stream)
+
+    steps = [declaring(name) for name in ("old", "imported")]
+    assert (await world["n2"].names.change_all(steps)).kind == "ok"
+    imported = world["n2"].queue_info("/", "imported")
+    assert imported is not None
+
+    at_once = QueueNames._ask_home
+
+    async def late(self: QueueNames, info: Any, command: Any) -> Any:
+        await world.until(lambda: begins(info.queue) is not None)
+        return await at_once(self, info, command)
+
+    monkeypatch.setattr(QueueNames, "_ask_home", late)
+    declared = await world.declare("s", queue_type="stream", stream={"subjects": ["s"]})
+
+    assert [begins(each) for each in (imported.queue, declared)] == [1, 1]
+    assert (begins(old) or 0) > numbers_skipped(first_term_of(1))
 
 
 @pytest.mark.parametrize("restarted", [False, True])

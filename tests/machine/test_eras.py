@@ -13,13 +13,14 @@ from cluster.machine.commands import (
     Enqueue,
     Get,
     OpenSession,
+    Purge,
     QueueConfig,
     Settle,
     Subscribe,
     Tick,
     UpgradeMachine,
 )
-from cluster.machine.replies import Chunk, Enqueued, Got
+from cluster.machine.replies import Chunk, Enqueued, Got, Ok
 from cluster.machine.versions import MACHINE_VERSION
 from cluster.types import NodeId, QueueId, SessionId, Stamp, first_term_of
 
@@ -145,6 +146,32 @@ def test_a_stream_that_the_catalog_has_just_named_begins_at_1():
     log.apply(CreateQueue(OTHER, "/", "other", STREAM, new=True))
 
     assert log.publishes(b"new", queue=OTHER) == 1
+
+
+def test_nor_does_it_leap_when_reconciliation_was_quicker_than_who_declared_it():
+    log = Log()
+    log.loses_its_end(first_term_of(1))
+    first_at = QueueConfig(type="stream", stream={"subjects": ["s"], "first_seq": 7})
+    for queue, config, first in ((OTHER, STREAM, 1), (QueueId(3), first_at, 7)):
+        log.apply(CreateQueue(queue, "/", "other", config))
+        assert log.apply(CreateQueue(queue, "/", "other", config, new=True)) == Ok()
+        assert log.publishes(b"new", queue=queue) == first
+
+
+def test_what_gave_a_number_goes_on_from_there_whatever_is_said_of_it():
+    """Nor does one that leapt in another term: it was perhaps used before that."""
+    log = Log()
+    log.loses_its_end(first_term_of(1))
+    log.apply(CreateQueue(OTHER, "/", "other", STREAM))
+    first = log.publishes(b"a", queue=OTHER)
+    log.apply(Purge(OTHER))
+    log.apply(CreateQueue(OTHER, "/", "other", STREAM, new=True))
+    assert log.publishes(b"b", queue=OTHER) == first + 1
+
+    log.apply(CreateQueue(QueueId(3), "/", "third", STREAM))
+    log.term += 1
+    log.apply(CreateQueue(QueueId(3), "/", "third", STREAM, new=True))
+    assert log.publishes(b"a", queue=QueueId(3)) > 1
 
 
 @pytest.mark.parametrize("config", [QueueConfig(), STREAM], ids=["queue", "stream"])

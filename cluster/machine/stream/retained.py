@@ -319,6 +319,11 @@ class Retained:
             self.first = self.next
         return first
 
+    def unskip(self, first: int, count: int) -> None:
+        """Unless anything else than `skip` gave a sequence since `first` was the next one."""
+        if not self.last_ms and self.next == first + count:
+            self.next = self.first = first
+
     def mix(self, number: int) -> None:
         self.chain = (self.chain * CHAIN_FACTOR + number) & CHAIN_MASK
 

@@ -181,6 +181,13 @@ class Stream:
         if self.settings.mirror is None:
             self.retained.skip(numbers_skipped(term))
 
+    def unskip(self, term: int) -> None:
+        """It was made in this term by who did not know that its id is new: nothing was lost. What
+        has numbers by now keeps them.
+        """
+        if not self.table.by_name:
+            self.retained.unskip(self.settings.first_seq, numbers_skipped(term))
+
     def close(self, context: ApplyContext) -> None:
         """It is being deleted."""
         self.leaving.count(context, DELETED, self.retained.count)
