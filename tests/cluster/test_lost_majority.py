@@ -395,7 +395,7 @@ async def test_streams_that_are_new_after_it_begin_at_1_whoever_makes_them_first
     imported = world["n2"].queue_info("/", "imported")
     assert imported is not None
 
-    at_once = QueueNames._ask_home
+    at_once = QueueNames._ask_home  # pyright: ignore[reportPrivateUsage]
 
     async def late(self: QueueNames, info: Any, command: Any) -> Any:
         await world.until(lambda: begins(info.queue) is not None)

@@ -356,6 +356,37 @@ class TestWhoAskedHasLeft:
 
         assert await taken(client, subscription, policy, 2) == [b"1", b"2"]
 
+    @pytest.mark.parametrize("retention", ["limits", "interest"])
+    async def test_it_keeps_the_numbers_that_the_last_one_gave(
+        self, client: Client, paused: Paused, running: Running, retention: str
+    ):
+        """An ordered consumer would take a gap for messages that it missed, and a message that it
+        has, under another number, for the next one.
+        """
+        await make(client, retention, ack_policy="none")
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox)
+        for body in (b"1", b"2"):
+            await client.jetstream().publish("s", body)
+        await pull(client, inbox, 2, WAIT_S)
+        await paused.handed()
+
+        await lead_anew(running, paused.waiting[0][0])
+        paused.go_on()
+        await ended(subscription, "409")
+        await client.jetstream().publish("s", b"3")
+        await pull(client, inbox, 3, WAIT_S)
+
+        found = [await subscription.next_msg(WAIT_S) for _ in range(3)]
+        about = [message.metadata for message in found]
+        assert [(each.sequence.consumer, each.num_delivered) for each in about] == [
+            (1, 1),
+            (2, 1),
+            (3, 1),
+        ]
+        if retention == "interest":
+            await emptied(client)
+
     @pytest.mark.parametrize("policy", ["none", "explicit"])
     async def test_what_was_sent_a_while_ago_is_not_sent_again_by_the_next_leader(
         self, client: Client, running: Running, policy: str

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import structlog
@@ -539,21 +540,25 @@ class Feed:
             self._loop.call_later(AGAIN_S, self.wake)
             return
         settings = self.consumer.settings
-        most = None if settings.ack_policy == "none" else settings.deliveries_max
+        policy, most = settings.ack_policy, settings.deliveries_max
+        held = [each for each in self.consumer.held if each[2].due_ms]
+        if policy == "none" and self._group.machine.version >= UNSENT_SINCE:
+            # Under their numbers: so an ordered consumer misses none, and knows which it has.
+            rows = [(at, last, at + each.ahead, each.deliveries) for at, last, each in held]
+            self._send_again([], rows)
+            return
         again = [
             (sequence, 0)
-            for first, last, held in (
-                self.consumer.held if settings.ack_policy != "explicit" else ()
-            )
+            for first, last, each in (held if policy != "explicit" else ())
             # Those for which it was the last time would never come again: they may have been sent.
-            if held.due_ms and (most is None or held.deliveries < most)
+            if policy == "none" or most is None or each.deliveries < most
             for sequence in range(first, last + 1)
         ]
         self._send_again(again)
 
-    def _send_again(self, again: Sequence[tuple[int, int]]) -> None:
+    def _send_again(self, again: Sequence[tuple[int, int]], unsent: Sequence[_Unsent] = ()) -> None:
         self._recovered, self._in_doubt = True, False
-        unsent = self.consumer.perhaps_unsent
+        unsent = sorted([*self.consumer.perhaps_unsent, *unsent], key=itemgetter(2))
         if again or unsent:
             self._acknowledge(Acknowledge(self.info.queue, self.name, [], again, unsent=unsent))
         else:
