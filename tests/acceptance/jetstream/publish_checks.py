@@ -487,10 +487,13 @@ def n2_discard_new_per_subject(js: Visit) -> None:
 
 
 def n2_sealed(js: Visit) -> None:
-    """Nothing is stored any more, and nothing goes."""
-    stream = js.stream()
+    """Nothing is stored any more, and nothing goes, for age neither."""
+    stream = js.stream(max_age=3600 * S, allow_rollup_hdrs=True)
     js.fill(stream, "a")
-    js.got(f"STREAM.UPDATE.{stream}", js.info(stream)["config"] | {"sealed": True})
+    config = js.info(stream)["config"] | {"sealed": True}
+    sealed = js.got(f"STREAM.UPDATE.{stream}", config)["config"]
+    fields = ("max_age", "discard", "deny_delete", "deny_purge", "allow_rollup_hdrs")
+    assert [sealed[each] for each in fields] == [0, "new", True, True, False]
     js.is_error(js.publish(stream, b"b"), 10109, 400)
     assert js.state(stream)["messages"] == 1
 

@@ -273,6 +273,16 @@ def _check(config: Config) -> None:
             raise invalid_stream("discard new per subject requires max msgs per subject > 0")
 
 
+#: What a stream becomes by being sealed: nothing goes, for age neither.
+_AS_SEALED: Final[Config] = {
+    "max_age": 0,
+    "discard": "new",
+    "deny_delete": True,
+    "deny_purge": True,
+    "allow_rollup_hdrs": False,
+}
+
+
 def changed(old: Config, new: Config) -> Config:
     """The new configuration, if a stream may go over to it. Both as `stream_config` makes them."""
 
@@ -304,6 +314,8 @@ def changed(old: Config, new: Config) -> Config:
     if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
         raise invalid_stream("message TTL status can not be disabled")
     kept = {name: old[name] for name in ("first_seq", CREATED) if name in old}
+    if new["sealed"]:
+        kept |= _AS_SEALED
     return {**{name: value for name, value in new.items() if name != "first_seq"}, **kept}
 
 
