@@ -180,15 +180,18 @@ def n2_pull_expires(js: Visit) -> None:
 
 
 def n2_pull_heartbeats(js: Visit) -> None:
-    """100 while it waits."""
+    """100 while it waits, with the numbers of what was delivered last."""
     stream = js.stream()
-    consumer = js.consumer(stream)
+    js.fill(stream, "x", "y")
+    consumer = js.consumer(stream, deliver_policy="last")
+    js.fetch(stream, consumer, 1)
     inbox = js.pull(
         stream, consumer, batch=1, expires=6 * SOON_MS * MS, idle_heartbeat=2 * SOON_MS * MS
     )
     beat = inbox.next()
     assert status(beat) == "100 Idle Heartbeat"
     assert beat.reply == ""
+    assert headers_of(beat) == {"Nats-Last-Consumer": "1", "Nats-Last-Stream": "2"}
     js.fill(stream, "a")
     while (found := inbox.next()).status == 100:
         pass
@@ -196,13 +199,13 @@ def n2_pull_heartbeats(js: Visit) -> None:
 
 
 def n2_pull_heartbeat_too_long(js: Visit) -> None:
-    """More than half of what the request has: 400."""
+    """More than half of what the request has: 400. So it is without an end."""
     stream = js.stream()
     consumer = js.consumer(stream)
-    inbox = js.pull(stream, consumer, batch=1, expires=S, idle_heartbeat=S)
-    found = inbox.next()
-    js.heard.append(status(found))
-    assert found.status == 400
+    for more in ({"expires": S}, {}):
+        found = js.pull(stream, consumer, batch=1, idle_heartbeat=S, **more).next()
+        js.heard.append(status(found))
+        assert found.status == 400
 
 
 def n2_pull_that_cannot_be_read(js: Visit) -> None:

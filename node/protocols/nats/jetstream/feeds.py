@@ -29,7 +29,7 @@ from node.protocols.nats.jetstream.bursts import bursts_of
 from node.protocols.nats.jetstream.headers import status
 from node.protocols.nats.jetstream.post import Inbox, Post
 from node.protocols.nats.jetstream.priorities import Pinned, Supply, policy_of
-from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say
+from node.protocols.nats.jetstream.pulls import Ask, Pulls, Say, beat
 from node.protocols.nats.jetstream.reading import (
     Bodies,
     has_large,
@@ -651,17 +651,12 @@ class Feed:
         self._flow = b"$JS.FC.%b" % names.encode()
         self._home.post.send(deliver, b"", status(100, "FlowControl Request"), self._flow)
 
-    def _beat(self, deliver: Inbox) -> None:
+    def _beat(self) -> bytes:
         """What is handed out and yet to be sent would be taken for lost."""
         known, sent = self.consumer, self._sent
         last, sequence = sent if self._asking else (known.delivered, known.delivered_stream)
-        about: list[tuple[str, object]] = [
-            ("Nats-Last-Consumer", last),
-            ("Nats-Last-Stream", sequence),
-        ]
-        if self._flow is not None:
-            about.append(("Nats-Consumer-Stalled", self._flow.decode()))
-        self._home.post.send(deliver, b"", status(100, "Idle Heartbeat", about))
+        stalled = [] if self._flow is None else [("Nats-Consumer-Stalled", self._flow.decode())]
+        return beat(last, sequence, stalled)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -711,7 +706,7 @@ class Feed:
             self._drop_gone()
             if len(self.pulls):  # also of one that is over now
                 self._used_s = now_s
-        self.pulls.look(now_s)
+        self.pulls.look(now_s, self._beat())
         if self.pulls.pinned or self._overflows:
             self._tell_pinned()
             self.wake()
@@ -721,7 +716,7 @@ class Feed:
                 self._used_s = now_s
                 if heartbeat and self._beat_s + heartbeat / NS_PER_S <= now_s:
                     self._beat_s = now_s
-                    self._beat(deliver)
+                    self._home.post.send(deliver, b"", self._beat())
             else:
                 self._beat_s = now_s
                 self._flow, self._unheard_bytes = None, 0

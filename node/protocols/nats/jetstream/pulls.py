@@ -74,10 +74,10 @@ def _read(body: bytes) -> Ask:
             fields.number(given, "priority"),
         ),
     )
-    if ask.heartbeat_ns and ask.expires_ns and ask.heartbeat_ns * 2 > ask.expires_ns:
-        raise ApiError(400, 10003, "heartbeat value too large")
     if ask.expires_ns < 0 or ask.heartbeat_ns < 0:
         raise ApiError(400, 10003, "a span is negative")
+    if ask.heartbeat_ns and ask.heartbeat_ns * 2 > ask.expires_ns:  # or it never expires
+        raise ApiError(400, 10003, "heartbeat value too large")
     return ask
 
 
@@ -293,8 +293,8 @@ class Pulls:
                 del self._waiting[each.number]
                 self.sayings.append(Say(each.inbox, status(404, "No Messages")))
 
-    def look(self, now_s: float) -> None:
-        """What is due by now."""
+    def look(self, now_s: float, heartbeat: bytes = b"") -> None:
+        """What is due by now. `heartbeat`: see `beat`."""
         if self.pin is not None and self.pin.until_s <= now_s:
             self.unpin(self.pin.group, "timeout")
         for each in list(self._waiting.values()):
@@ -302,7 +302,7 @@ class Pulls:
                 self._end(each, 408, "Request Timeout")
             elif each.beat_s is not None and each.beat_s <= now_s:
                 each.beat_s = now_s + each.heartbeat_s
-                self.sayings.append(Say(each.inbox, status(100, "Idle Heartbeat")))
+                self.sayings.append(Say(each.inbox, heartbeat))
 
     def due_s(self, now_s: float) -> float | None:
         """When to look again. None: nobody waits."""
@@ -340,6 +340,12 @@ class Pulls:
     def _say(self, each: Waiting, code: int, text: str) -> None:
         left = (("Nats-Pending-Messages", each.left), ("Nats-Pending-Bytes", each.bytes_left))
         self.sayings.append(Say(each.inbox, status(code, text, left)))
+
+
+def beat(consumer: int, sequence: int, more: Sequence[tuple[str, object]] = ()) -> bytes:
+    """A heartbeat, with the numbers of what was sent last."""
+    about = [("Nats-Last-Consumer", consumer), ("Nats-Last-Stream", sequence), *more]
+    return status(100, "Idle Heartbeat", about)
 
 
 def _refusal(ask: Ask, config: Mapping[str, Any], waiting: int) -> str | None:

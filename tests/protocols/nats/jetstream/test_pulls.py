@@ -8,7 +8,7 @@ import pytest
 
 from node.protocols.nats.jetstream.errors import ApiError
 from node.protocols.nats.jetstream.priorities import Pinned, Supply, Wish
-from node.protocols.nats.jetstream.pulls import Ask, Pulls, ask_of
+from node.protocols.nats.jetstream.pulls import Ask, Pulls, ask_of, beat
 
 NS = 1_000_000_000
 SOME = Supply(100, 0)
@@ -34,7 +34,10 @@ def test_what_a_request_may_say():
     assert ask_of(asked) == Ask(5, 9, 4, True, 2, Wish(id="x"))
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"batch":"1"}', b'{"expires":3,"idle_heartbeat":2}'])
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b'{"batch":"1"}', b'{"expires":3,"idle_heartbeat":2}', b'{"idle_heartbeat":2}'],
+)
 def test_what_cannot_be_read_is_refused(body: bytes):
     with pytest.raises(ApiError):
         ask_of(body)
@@ -148,13 +151,15 @@ def test_heartbeats_come_while_nothing_else_does():
     pulls = Pulls()
     pulls.add(b"a", Ask(5, expires_ns=10 * NS, heartbeat_ns=NS), {}, 0.0)
 
-    pulls.look(1.0)
-    assert said(pulls) == [(b"a", b"NATS/1.0 100 Idle Heartbeat")]
+    pulls.look(1.0, beat(3, 7))
+    assert said(pulls) == [
+        (b"a", b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 3\r\nNats-Last-Stream: 7")
+    ]
     pulls.got(1, 1, 1, 1.5)
     pulls.look(2.0)
     assert said(pulls) == []
     pulls.look(2.5)
-    assert said(pulls) == [(b"a", b"NATS/1.0 100 Idle Heartbeat")]
+    assert len(said(pulls)) == 1
 
 
 def test_of_bytes_there_is_a_limit_too():
