@@ -55,7 +55,7 @@ class Lengths:
     async def drain(self) -> None:
         for start in range(0, len(self._queues), DRAINED_AT_ONCE):
             queues = self._queues[start : start + DRAINED_AT_ONCE]
-            takers = {queue: (self._writer, self._settled) for queue in queues}
+            takers = dict.fromkeys(queues, (self._writer, self._settled))
             await drain(self.name, Left(), takers)
         await close_all([self._writer, *self._readers])
 
