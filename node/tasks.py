@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -57,8 +57,43 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancels those that run now, and returns when they have ended."""
-        running = set(self._running)
+        await end_all(self._running)
+
+
+async def end_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancels them, and returns when they have ended; with what errors is not told. Who is
+    cancelled meanwhile cancels them again at once, and is when they have.
+    """
+    tasks = list(tasks)
+    running = {task for task in tasks if not task.done()}
+    cancelled: asyncio.CancelledError | None = None
+    while running:
+        for task in running:
+            task.cancel()
+        try:
+            await asyncio.wait(running, timeout=END_S_MAX)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        running = {task for task in running if not task.done()}
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+    if cancelled is not None:
+        raise cancelled
+
+
+async def together(*work: Awaitable[None]) -> None:
+    """All of them at once. When one fails the others end, as by `end_all`, and its error is raised.
+
+    A TaskGroup tells them once only that they should end, so it waits for ever for one in which a
+    library swallowed that; and it takes one that a library cancelled for one that was done.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    running = set(tasks)
+    try:
         while running:
-            for task in running:
-                task.cancel()
-            _, running = await asyncio.wait(running, timeout=END_S_MAX)
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        await end_all(tasks)

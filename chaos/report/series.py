@@ -137,7 +137,9 @@ def series_of(ops: Sequence[Op]) -> Series:
             unknown_s.append(at_s(op))
         elif op.type == "ok" and op.invoke is not None:
             confirmed[name][window] += count
-            by_window = waits.setdefault(protocol_of(name), [[] for _ in range(windows)])
+            by_window = waits.get(protocol_of(name))
+            if by_window is None:
+                by_window = waits[protocol_of(name)] = [[] for _ in range(windows)]
             by_window[window].append(at_s(op) - (ops[op.invoke].monotonic_ns - zero_ns) / 1e9)
     return Series(
         seconds,

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Literal, NamedTuple, Protocol
 
 from node.links.link import Link
+from node.tasks import end_all, together
 
 #: What is under way when a link ends may take so long; then it is given up, and comes again.
 FINISH_S_MAX = 1.5
@@ -59,18 +60,22 @@ async def move(
 
     async def take_all() -> None:
         nonlocal done
-        while True:
-            await room.acquire()
-            item = await source.take()
-            if item is None:
-                break
-            if mode == "no-ack":
-                await source.settle(item.tag)
-            task = asyncio.create_task(destination.publish(item))
-            under_way.append((item, task))
-            changed.set()
-            if mode == "on-publish":
-                await source.settle(item.tag)
+        try:
+            while not done:
+                await room.acquire()
+                item = await source.take()
+                if item is None:
+                    break
+                if mode == "no-ack":
+                    await source.settle(item.tag)
+                task = asyncio.create_task(destination.publish(item))
+                under_way.append((item, task))
+                changed.set()
+                if mode == "on-publish":
+                    await source.settle(item.tag)
+        except asyncio.CancelledError:
+            if not done:  # by a library: it is not what ends the link here
+                raise
         done = True
         changed.set()
 
@@ -97,27 +102,16 @@ async def move(
                     await source.settle(last.tag)
                 link.moved(count, size)
 
-    taking: asyncio.Task[None] | None = None
-
-    async def both() -> None:
-        nonlocal taking
-        async with asyncio.TaskGroup() as group:
-            taking = group.create_task(take_all())
-            group.create_task(settle_all())
-
-    moving = asyncio.create_task(both())
+    taking = asyncio.create_task(take_all())
+    moving = asyncio.create_task(together(taking, settle_all()))
     try:
         await asyncio.shield(moving)
     except asyncio.CancelledError:
-        if taking is not None and not moving.done():
-            taking.cancel()
+        if not moving.done():
             done = True
+            taking.cancel()
             changed.set()
             await asyncio.wait({moving}, timeout=FINISH_S_MAX)
         raise
     finally:
-        moving.cancel()
-        await asyncio.gather(moving, return_exceptions=True)
-        for _, task in under_way:
-            task.cancel()
-        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+        await end_all((moving, *(task for _, task in under_way)))

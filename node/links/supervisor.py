@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -195,7 +195,7 @@ class LinkSupervisor:
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 -- a library's
                 failure = error
             task = asyncio.current_task()
-            # However it ended, it was told to: a library and TaskGroup hide that.
+            # However it ended, it was told to: a library hides that.
             if task is None or task.cancelling():
                 log.info("link_stopped", kind=kind, vhost=vhost, link=name)
                 raise asyncio.CancelledError from failure
@@ -215,6 +215,4 @@ def _reason_of(error: BaseException) -> str:
         return "the connection was given up"  # by its library, not by us
     if isinstance(error, BrokerError):
         return error.reason[:ERROR_CHARS_MAX]
-    if isinstance(error, BaseExceptionGroup):
-        return _reason_of(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return (str(error) or type(error).__name__)[:ERROR_CHARS_MAX]

@@ -4,7 +4,6 @@ here.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from node.links.federation.source import UpstreamQueue
 from node.links.link import Link
 from node.links.moving import Item, move
 from node.routing.federation import may_forward
+from node.tasks import together
 
 log = structlog.get_logger(__name__)
 
@@ -51,9 +51,7 @@ class Arriving:
         moving = move(
             self._link, self._source, self, upstream.ack_mode, under_way_max=upstream.under_way_max
         )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(beside)
-            group.create_task(moving)
+        await together(beside, moving)
 
     def publish(self, item: Item) -> Coroutine[Any, Any, None]:
         return self._publish(item.tag, item.message)

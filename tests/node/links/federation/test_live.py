@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from node.links.federation.internal_exchanges import InternalExchanges
 from tests.node.links.federation.sites import OurSite
 from tests.node.nodes import Nodes
 from tests.testkit.commands import command
@@ -315,3 +317,32 @@ async def test_another_node_goes_on_with_a_link_when_its_own_is_gone(tmp_path: P
         assert taken_over["node"] not in (None, link["node"])
         for site in (up, down):
             await site.connection.close()
+
+
+async def test_a_link_starts_again_though_what_runs_beside_it_swallows_that(
+    sites: list[OurSite], monkeypatch: pytest.MonkeyPatch
+):
+    """As `asyncio.wait_for` does now and then. The link brought nothing any more, for ever."""
+    swallowed: list[str] = []
+    follow = InternalExchanges.follow
+
+    async def follow_on(self: InternalExchanges) -> None:
+        try:
+            await follow(self)
+        except asyncio.CancelledError:
+            if swallowed:
+                raise
+            swallowed.append("once")
+            await follow(self)
+
+    monkeypatch.setattr(InternalExchanges, "follow", follow_on)
+    up, down, _ = sites
+    await down.collects("q")
+    await down.follows(up)
+    await down.linked(1)
+    (link,) = await down.links()
+    path = f"federation-links/vhost/%2F/{link['id']}/{link['node']}/restart"
+    assert await down.api.delete(path) == 204
+    await until(lambda: bool(swallowed))
+    await up.publish("k", b"after it")
+    await down.keeps("q", 1)
