@@ -21,7 +21,6 @@ from cluster.machine.catalog_entries import TABLES
 from cluster.machine.catalog_members import Members
 from cluster.machine.catalog_queues import Placing, created
 from cluster.machine.catalog_routing import Routing
-from cluster.machine.catalog_streams import StreamSubjects
 from cluster.machine.catalog_tables import (
     BindingInfo,
     Entries,
@@ -90,7 +89,6 @@ class CatalogMachine:
         self._groups = Groups()
         self._queues = Queues()
         self._entries = Entries(TABLES)
-        self._stream_subjects: dict[str, tuple[int, StreamSubjects]] = {}  # by routing version
         self._routing = routing = Routing(self._queues, lambda: self.version)
         self._policies = Policies(self._entries)
         self._placing = placing = Placing(
@@ -231,12 +229,7 @@ class CatalogMachine:
 
     def stream_for(self, vhost: str, subject: bytes) -> QueueInfo | None:
         """The one that stores what is published to the subject, which has no wildcards."""
-        version = self._routing.version(vhost)
-        known = self._stream_subjects.get(vhost)
-        if known is None or known[0] != version:
-            known = version, StreamSubjects(self._queues.streams(vhost))
-            self._stream_subjects[vhost] = known
-        return known[1].find(subject)
+        return self._queues.stream_of(vhost, subject)
 
     @property
     def next_queue_id(self) -> QueueId:

@@ -223,8 +223,8 @@ class Placing:
             return _refused(config.code, config.reason)
         if config.stream is None:
             return _refused(BAD_ARGUMENT, f"stream {info.name} cannot become a queue")
-        others = [each for each in self._queues.streams(info.vhost) if each is not info]
-        refusal = overlapping(config.stream, others)
+        near = self._queues.streams_near(info.vhost, config.stream)
+        refusal = overlapping(config.stream, [each for each in near if each is not info])
         if refusal is not None:
             return Applied(refusal)
         self._queues.put(replace(info, arguments=dict(command.arguments)))
@@ -240,7 +240,8 @@ class Placing:
                 return Refused(
                     BAD_ARGUMENT, "a stream is durable, of no connection, and stays until deleted"
                 )
-            refusal = overlapping(config.stream, self._queues.streams(command.vhost))
+            near = self._queues.streams_near(command.vhost, config.stream)
+            refusal = overlapping(config.stream, near)
             if refusal is not None:
                 return refusal
         if len(self._queues) >= QUEUES_MAX:

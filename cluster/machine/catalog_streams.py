@@ -1,64 +1,14 @@
-"""Which stream of a virtual host stores what is published to a subject."""
+"""That no subject of a virtual host belongs to two streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from cluster.machine.catalog_tables import QueueInfo
 from cluster.machine.replies import BAD_ARGUMENT, Refused
 from cluster.machine.stream.errors import SUBJECTS_OVERLAP
-from cluster.machine.stream.settings import overlap, stream_settings
-
-#: Subjects of which the stream is remembered.
-REMEMBERED_MAX: Final = 10_000
-
-
-class StreamSubjects:
-    """Of one virtual host, as it is now: no subject belongs to two streams."""
-
-    def __init__(self, streams: Iterable[QueueInfo]) -> None:
-        self.streams = list(streams)
-        self._root: dict[bytes, Any] = {}  # by token; b"" leads to the stream
-        self._found: dict[bytes, QueueInfo | None] = {}
-        for info in self.streams:
-            for subject in subjects_of(info.stream):
-                tokens = subject.split(b".")
-                if b"" in tokens or b">" in tokens[:-1]:
-                    continue  # it means nothing
-                node = self._root
-                for token in tokens:
-                    node = node.setdefault(token, {})
-                node[b""] = info
-
-    def find(self, subject: bytes) -> QueueInfo | None:
-        """The subject has no wildcards."""
-        if not self.streams:
-            return None
-        try:
-            return self._found[subject]
-        except KeyError:
-            if len(self._found) >= REMEMBERED_MAX:
-                self._found.clear()
-            found = self._found[subject] = self._look(self._root, subject.split(b"."), 0)
-            return found
-
-    def _look(self, node: Mapping[bytes, Any], tokens: list[bytes], at: int) -> QueueInfo | None:
-        if at == len(tokens):
-            return node.get(b"")
-        rest: Mapping[bytes, Any] | None = node.get(b">")
-        if rest is not None:
-            return rest[b""]
-        for token in (tokens[at], b"*"):
-            below: Mapping[bytes, Any] | None = node.get(token) if token else None
-            found = None if below is None else self._look(below, tokens, at + 1)
-            if found is not None:
-                return found
-        return None
-
-
-def subjects_of(config: Mapping[str, Any] | None) -> tuple[bytes, ...]:
-    return () if config is None else stream_settings(config).subjects
+from cluster.machine.stream.settings import overlap, subjects_of
 
 
 def overlapping(config: Mapping[str, Any] | None, others: Iterable[QueueInfo]) -> Refused | None:

@@ -14,6 +14,8 @@ import cbor2
 
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
 from cluster.machine.catalog_commands import DestinationKind
+from cluster.machine.stream.settings import subjects_of
+from cluster.machine.subject_tree import SubjectTree
 from cluster.machine.versions import VERSIONS
 from cluster.types import TRANSIENT_GROUPS, GroupId, NodeId, QueueId
 
@@ -230,9 +232,16 @@ class Queues:
         self._of_group: dict[GroupId, dict[QueueId, None]] = {}
         self._of_vhost: dict[str, dict[QueueId, None]] = {}
         self._streams: dict[str, dict[QueueId, None]] = {}  # those of a vhost
+        self._subjects: dict[str, SubjectTree] = {}  # of a vhost's streams, once somebody asks
 
     def put(self, info: QueueInfo) -> None:
         """Or in the place of what had its id."""
+        subjects = self._subjects.get(info.vhost)
+        if subjects is not None:
+            former = self.by_id.get(info.queue)
+            if former is not None:
+                subjects.remove(info.queue, subjects_of(former.stream))
+            subjects.put(info.queue, subjects_of(info.stream))
         if info.stream is not None:
             self._streams.setdefault(info.vhost, {})[info.queue] = None
         self.by_id[info.queue] = info
@@ -247,6 +256,8 @@ class Queues:
         del self._of_vhost[info.vhost][info.queue]
         if info.stream is not None:
             del self._streams[info.vhost][info.queue]
+            if info.vhost in self._subjects:
+                self._subjects[info.vhost].remove(info.queue, subjects_of(info.stream))
 
     def all(self) -> list[QueueInfo]:
         return [self.by_id[queue] for queue in sorted(self.by_id)]
@@ -266,12 +277,32 @@ class Queues:
     def streams(self, vhost: str) -> list[QueueInfo]:
         return [self.by_id[queue] for queue in sorted(self._streams.get(vhost, ()))]
 
+    def stream_of(self, vhost: str, subject: bytes) -> QueueInfo | None:
+        """The one that stores what is published to the subject, which has no wildcards."""
+        queue = self._subjects_in(vhost).stream_of(subject)
+        return None if queue is None else self.by_id[queue]
+
+    def streams_near(self, vhost: str, config: Mapping[str, Any] | None) -> list[QueueInfo]:
+        """Those with a subject that a stream so configured has, too."""
+        subjects = self._subjects_in(vhost)
+        near = set[QueueId]().union(*map(subjects.near, subjects_of(config)))
+        return [self.by_id[queue] for queue in sorted(near)]
+
+    def _subjects_in(self, vhost: str) -> SubjectTree:
+        found = self._subjects.get(vhost)
+        if found is None:
+            found = self._subjects[vhost] = SubjectTree()
+            for info in self.streams(vhost):
+                found.put(info.queue, subjects_of(info.stream))
+        return found
+
     def adopt(self, other: Queues) -> None:
         self.by_id = dict(other.by_id)
         self.by_name = dict(other.by_name)
         self._of_group = {group: dict(held) for group, held in other._of_group.items()}
         self._of_vhost = {vhost: dict(held) for vhost, held in other._of_vhost.items()}
         self._streams = {vhost: dict(held) for vhost, held in other._streams.items()}
+        self._subjects = {}
 
     def dump(self) -> list[Any]:
         return [
@@ -298,6 +329,7 @@ class Queues:
         self._of_group = {}
         self._of_vhost = {}
         self._streams = {}
+        self._subjects = {}
         for row in rows:
             self.put(QueueInfo(*row))
 

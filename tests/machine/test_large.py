@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -32,6 +31,7 @@ from cluster.machine.effects import Applied, Deliver
 from cluster.machine.queue import Queue
 from cluster.machine.runs import RangeMap
 from cluster.types import ConsumerKey, NodeId, QueueId, SessionId, Stamp
+from tests.testkit.calls import calls_of
 
 Q = QueueId(1)
 BODY = b"x" * 100
@@ -252,20 +252,13 @@ def test_a_digest_looks_only_at_what_changed_since_the_last_one(what: str):
     log.apply(Enqueue(Q, None, 0, [BODY] * COUNT, None, attrs))
     before = log.machine.digest()
     log.apply(Enqueue(Q, None, 0, [BODY], None, [SPECIAL[what](COUNT)]))
-    calls = [0]
-
-    def counted(_frame: Any, _event: str, _arg: Any) -> None:
-        calls[0] += 1
-
     tracemalloc.start()
-    sys.setprofile(counted)
-    after = log.machine.digest()
-    sys.setprofile(None)
+    calls = calls_of(log.machine.digest)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert after != before
-    assert calls[0] < 1_000
+    assert log.machine.digest() != before
+    assert calls < 1_000
     assert peak < 20_000
 
 

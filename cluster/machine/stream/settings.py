@@ -124,6 +124,10 @@ def _of_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def subjects_of(config: Mapping[str, Any] | None) -> tuple[bytes, ...]:
+    return () if config is None else _subjects(config.get("subjects"))
+
+
 def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
     max_age_ms = _ms(config.get("max_age"))
     window_ms = _ms(config.get("duplicate_window"))
@@ -132,7 +136,7 @@ def stream_settings(config: Mapping[str, Any]) -> StreamSettings:
         if config.get("mirror") or config.get("sources"):
             window_ms = 0
     return StreamSettings(
-        subjects=_subjects(config.get("subjects")),
+        subjects=subjects_of(config),
         retention=cast(Retention, _one_of(RETENTIONS, config.get("retention"))),
         messages_max=_limit(config.get("max_msgs")),
         bytes_max=_limit(config.get("max_bytes")),

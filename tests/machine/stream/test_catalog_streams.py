@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from cluster.machine import commands as c
+from cluster.machine.catalog import CatalogMachine
+from cluster.machine.catalog_streams import overlapping
 from cluster.machine.replies import BAD_ARGUMENT, INEQUIVALENT, NO_QUEUE, Declared, Refused
 from cluster.machine.stream.errors import SUBJECTS_OVERLAP
-from cluster.types import QueueId
+from cluster.machine.stream.settings import matches
+from cluster.types import QueueId, Stamp
 from tests.machine.catalog_world import Book
+from tests.testkit.calls import calls_of
 
 
 def arguments(*subjects: str, **settings: Any) -> dict[str, Any]:
@@ -175,3 +180,71 @@ def test_a_subject_that_is_none_keeps_nobody_from_the_others(book: Book, subject
     book.queue("odd", arguments(subject))
 
     assert [stored_by(book, each) for each in ("a", "a.x", "c.x")] == ["other", None, "other"]
+
+
+def any_subject(random: Random) -> str:
+    """Sometimes one that means nothing."""
+    tokens = random.choices(("a", "b", "*", ">", ""), (6, 6, 3, 2, 1), k=random.randint(1, 4))
+    return ".".join(tokens)
+
+
+def means_something(pattern: bytes) -> bool:
+    tokens = pattern.split(b".")
+    return b"" not in tokens and b">" not in tokens[:-1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_is_in_the_way_and_who_is_found_are_as_by_a_look_at_every_stream(seed: int):
+    random, machine = Random(seed), Book().machine
+    machine.apply(Stamp(2, 1, 0), c.UpgradeMachine(5))
+    refusals = declares = 0
+    for index in range(3, 120):
+        name = random.choice("nopqrstu")
+        wanted = arguments(*(any_subject(random) for _ in range(random.choice((1, 1, 2, 3)))))
+        known = machine.queue("/", name)
+        do = random.random()
+        if do < 0.25:
+            machine.apply(Stamp(index, 1, 0), c.RemoveQueue("/", name))
+        elif known is None or do < 0.6:
+            others = [each for each in machine.streams("/") if each is not known]
+            kind = c.DeclareQueue if known is None else c.ChangeQueue
+            reply = machine.apply(Stamp(index, 1, 0), kind("/", name, wanted)).reply
+            refusal = overlapping(wanted["x-stream"], others)
+            assert (reply if isinstance(reply, Refused) else None) == refusal
+            refusals += refusal is not None
+            declares += refusal is None
+        elif do < 0.65:
+            snapshot = machine.snapshot()
+            machine = CatalogMachine()
+            machine.restore(snapshot)
+        elif do < 0.7:
+            machine = machine.copy()
+        subject = any_subject(random).replace("*", "a").replace(">", "b").encode()
+        found = machine.stream_for("/", subject)
+        patterns = {
+            info.name: [each.encode() for each in (info.stream or {})["subjects"]]
+            for info in machine.streams("/")
+        }
+        holders = {
+            name
+            for name, each in patterns.items()
+            if any(matches(one, subject) for one in filter(means_something, each))
+        }
+        assert holders == (set() if found is None else {found.name})
+    assert min(refusals, declares) > 5
+
+
+def test_a_stream_is_declared_changed_and_found_without_a_look_at_every_other(book: Book):
+    """Each start applies thousands of these again."""
+    machine, at = book.machine, Stamp(5_000, 1, 0)
+    for number in range(1_000):
+        machine.apply(Stamp(number + 10, 1, 0), declare(f"s{number}", f"s.{number}"))
+    assert len(machine.streams("/")) == 1_000
+    assert stored_by(book, "s.7") == "s7"
+
+    new, changed = declare("new", "s.new"), c.ChangeQueue("/", "s7", arguments("s.seven.*"))
+    assert calls_of(lambda: machine.apply(at, new)) < 500
+    assert calls_of(lambda: machine.apply(at, changed)) < 500
+    assert calls_of(lambda: machine.stream_for("/", b"s.seven.x")) < 100
+    assert stored_by(book, "s.seven.x") == "s7"
+    assert stored_by(book, "s.7") is None
