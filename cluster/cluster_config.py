@@ -14,6 +14,9 @@ from cluster.machine import QueueMachine
 from cluster.machine.catalog import CatalogMachine
 from cluster.types import NodeId
 
+#: A snapshot of the catalog is taken after so many commands.
+CATALOG_SNAPSHOT_COMMANDS = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
@@ -55,8 +58,12 @@ class ClusterConfig:
 
     @property
     def catalog_options(self) -> GroupOptions:
-        """A change of the catalog is answered when every node has it."""
-        return replace(self.group_options, commit_lazy_s=0.0)
+        """A change of the catalog is answered when every node has it, and no command takes longer
+        to apply.
+        """
+        return replace(
+            self.group_options, commit_lazy_s=0.0, snapshot_commands=CATALOG_SNAPSHOT_COMMANDS
+        )
 
     @property
     def group_options(self) -> GroupOptions:

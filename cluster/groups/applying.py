@@ -70,14 +70,14 @@ class Applying:
         term: int,
         dones: Sequence[Done | None],
         on_effects: Callable[[Stamp, Sequence[Effect]], None] | None,
-    ) -> None:
-        """All commands of one entry. A command at which the machine raises is skipped. What is
-        raised here has no way out: the copy is no use.
+    ) -> int:
+        """All commands of one entry, and how many they are. A command at which the machine raises
+        is skipped. What is raised here has no way out: the copy is no use.
         """
         if data[:1] != REGULAR:
             if data[:1] not in KINDS_OF_RAFT:
                 raise NeedsNewer("an entry", None, self._machine.newest)
-            return  # of Raft itself
+            return 0  # of Raft itself
         apply = self._machine.apply
         proposals = self._proposals
         offset = ordinal = 0
@@ -110,6 +110,7 @@ class Applying:
             raise
         if offset and self._keeps and type(entry.commands[0]) is not BodyPart:
             self._cache.put(index, entry, len(data))
+        return len(entry.commands)
 
     # --- commands at which the machine raises
 

@@ -508,7 +508,11 @@ class Group:
             proposals.call_back(self.name)
         snapshots = self._snapshots
         if (
-            (snapshots.entries_left <= 0 or snapshots.bytes_left <= 0)
+            (
+                snapshots.entries_left <= 0
+                or snapshots.bytes_left <= 0
+                or snapshots.commands_left <= 0
+            )
             and not snapshots.saving
             and self._may_take_snapshot
             and self.spawn is not None
@@ -638,9 +642,12 @@ class Group:
         dones, since_ns = self._proposals.applied(index, term, self._overwritten)
         # A new leader owes all of it again once it is ready: then its listeners ask on_leader().
         told = self.on_effects and (self.ready or not self.member.leads)
-        self._applying.apply(data, index, term, dones, self._report_effects if told else None)
-        self._snapshots.entries_left -= 1
-        self._snapshots.bytes_left -= len(data)
+        report = self._report_effects if told else None
+        commands = self._applying.apply(data, index, term, dones, report)
+        snapshots = self._snapshots
+        snapshots.entries_left -= 1
+        snapshots.bytes_left -= len(data)
+        snapshots.commands_left -= commands
         if since_ns:
             self.commit_s = (self._clock.monotonic_ns() - since_ns) / 1e9
             self.commit_seconds.append(self.commit_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.groups.proposals import PROPOSE_BYTES_MAX
-from cluster.groups.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
+from cluster.groups.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_COMMANDS, SNAPSHOT_ENTRIES
 from cluster.raft.options import RaftOptions
 
 
@@ -16,3 +16,4 @@ class GroupOptions(RaftOptions):
     propose_bytes_max: int = PROPOSE_BYTES_MAX
     snapshot_entries: int = SNAPSHOT_ENTRIES
     snapshot_bytes: int = SNAPSHOT_BYTES
+    snapshot_commands: int = SNAPSHOT_COMMANDS

@@ -529,6 +529,21 @@ async def test_snapshots_are_taken_and_a_restart_starts_from_one():
     assert await group.load_bodies(BodyRef(*group.machine.refs[0])) == [(b"0", None)]
 
 
+async def test_a_snapshot_is_due_after_many_commands_also_in_few_entries():
+    """A start applies commands, and it is they that take the time."""
+    options = GroupOptions(1000, 2000, 200, snapshot_commands=300)
+    cluster = await Cluster(options=options).start()
+    group = await cluster.elect()
+    for _ in range(2):
+        await asyncio.gather(*(group.ask(enqueue(b"x")) for _ in range(100)))
+    assert all(n.groups[1].journal.base_index == 1 for n in cluster.nodes.values())
+    await asyncio.gather(*(group.ask(enqueue(b"x")) for _ in range(100)))
+    await cluster.until(
+        lambda: all(n.groups[1].journal.base_index > 1 for n in cluster.nodes.values())
+    )
+    assert group.last_index < 40
+
+
 async def test_roles_and_digests_are_noted_in_the_log():
     cluster = await Cluster(1).start()
     notes: list[tuple[int, int, bytes]] = []
