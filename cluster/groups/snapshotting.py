@@ -15,7 +15,7 @@ from cluster.machine.interface import Machine
 from cluster.raft.journal_protocol import RaftJournal
 
 #: A snapshot is taken after this many entries, bytes of entries, or commands in them: a start
-#: applies those again, in 20 to 100 us each.
+#: applies those again, in 10 to 60 us each.
 SNAPSHOT_ENTRIES = 20_000
 SNAPSHOT_BYTES = 64 << 20
 SNAPSHOT_COMMANDS = 100_000
