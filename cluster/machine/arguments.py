@@ -104,6 +104,27 @@ _TYPES_BEFORE = one_of(QUORUM, CLASSIC)
 
 ARGUMENT_NAMES = tuple(sorted(_CHECKS))
 
+_QUEUES = (CLASSIC, QUORUM)
+#: On which types of queues an argument says something; those that are not here, on all. RabbitMQ's
+#: lists, but for what counts here on both types of queues (A31).
+_TYPES: Mapping[str, Collection[str]] = {
+    **dict.fromkeys(
+        _CHECKS.keys() - {"x-max-length-bytes", "x-queue-leader-locator", QUEUE_GROUP, QUEUE_TYPE},
+        _QUEUES,
+    ),
+    "x-initial-cluster-size": (STREAM,),
+    "x-max-age": (STREAM,),
+    "x-max-in-memory-bytes": (QUORUM,),
+    "x-max-in-memory-length": (QUORUM,),
+    "x-queue-master-locator": (CLASSIC,),
+    "x-queue-mode": (CLASSIC,),
+    "x-queue-version": (CLASSIC,),
+    "x-quorum-target-group-size": (QUORUM,),
+    STREAM_CONFIG: (STREAM,),
+    "x-stream-filter-size-bytes": (STREAM,),
+    "x-stream-max-segment-size-bytes": (STREAM,),
+}
+
 #: How RabbitMQ is to keep a queue, which makes no difference here. All our queues are of one
 #: replicated type, whichever of RabbitMQ's two was asked for.
 _NOT_COMPARED = frozenset(
@@ -142,6 +163,20 @@ def wrong_value(name: str, value: Any, version: int = MACHINE_VERSION) -> str | 
     except BadValue as error:
         return str(error)
     return None
+
+
+def misplaced(arguments: Mapping[str, Any]) -> list[str]:
+    """Those that say nothing about its type of queue."""
+    kind = arguments.get(QUEUE_TYPE, QUORUM)
+    if kind not in (*_QUEUES, STREAM):
+        return []
+    return [name for name in arguments if kind not in _TYPES.get(name, (kind,))]
+
+
+def misplacement(name: str, thing: str, arguments: Mapping[str, Any]) -> str:
+    """In RabbitMQ's words."""
+    kind = arguments.get(QUEUE_TYPE, QUORUM)
+    return f"invalid arg '{name}' for {thing} of queue type rabbit_{kind}_queue"
 
 
 def unknown_argument(arguments: Mapping[Any, Any]) -> ArgumentError | None:

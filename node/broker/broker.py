@@ -18,10 +18,13 @@ from cluster.machine.arguments import (
     QUEUE_TYPE,
     QUORUM,
     STREAM,
+    misplaced,
+    misplacement,
     unknown_argument,
 )
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_commands import DestinationKind
+from cluster.machine.catalog_queues import queue_text
 from cluster.machine.catalog_routing import RESERVED_PREFIX
 from cluster.machine.commands import (
     Barrier,
@@ -227,6 +230,7 @@ class Broker:
         why = reserved(queue)
         if why is not None and self.locate(vhost, queue) is None:
             raise Refused(codes.BAD_ARGUMENT, why)
+        check_placed(self.locate(vhost, queue), vhost, queue, arguments)
         unknown = unknown_argument(arguments)
         if unknown is not None:
             raise Refused(unknown.code, unknown.reason)
@@ -616,6 +620,18 @@ def transient_by(*, durable: bool, exclusive: bool, auto_delete: bool, named: bo
     if exclusive:
         return "exclusive-owner"
     return None if durable else "non-durable"
+
+
+def check_placed(
+    known: QueueInfo | None, vhost: str, queue: str, arguments: Mapping[str, Any]
+) -> None:
+    """Refused: an argument that says nothing about its type of queue. What the queue has already,
+    of an import or an earlier release, may be said again.
+    """
+    for name in misplaced(arguments):
+        if known is None or name not in known.arguments:
+            reason = misplacement(name, queue_text(vhost, queue), arguments)
+            raise Refused(codes.BAD_ARGUMENT, reason)
 
 
 def _not_replicated(vhost: str, queue: str, transient: str, kind: str) -> str:

@@ -6,11 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
-from cluster.machine.arguments import ArgumentError, parse_arguments
+from cluster.machine.arguments import (
+    QUEUE_TYPE,
+    STREAM,
+    ArgumentError,
+    misplaced,
+    misplacement,
+    parse_arguments,
+)
 from cluster.machine.catalog import CatalogMachine, did_something
 from cluster.machine.catalog_commands import CatalogStep
+from cluster.machine.catalog_queues import queue_text
 from cluster.machine.commands import Bind, DeclareExchange, DeclareQueue
 from cluster.machine.replies import (
     NO_EXCHANGE,
@@ -41,12 +49,18 @@ IN_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"
 #: Where an object has the settings that it may have to do without.
-_SETTINGS = {"policies": "definition", "parameters": "value", "vhosts": ""}
+_SETTINGS = {
+    "policies": "definition",
+    "parameters": "value",
+    "queues": "arguments",
+    "vhosts": "",
+}
 
 Json = dict[str, Any]
 #: refused: it is wrong. unsupported: it is right, and asks for what is not there; left_out: the
-#: same, and the rest is imported.
-Result = Literal["refused", "unsupported", "left_out"]
+#: same, and the rest is imported. without_effect: it is imported, and so much of it says nothing.
+Result = Literal["refused", "unsupported", "left_out", "without_effect"]
+_IMPORTED: Final = ("left_out", "without_effect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +115,7 @@ class ImportPlan:
 
     @property
     def refused(self) -> list[Finding]:
-        return [each for each in self.findings if each.outcome != "left_out"]
+        return [each for each in self.findings if each.outcome not in _IMPORTED]
 
     def take(self, section: str, item: Body) -> None:
         """One object; those that it needs were taken before."""
@@ -202,7 +216,22 @@ class ImportPlan:
         vhost, name = self._in(item), item.text("name")
         if self._catalog.queue(vhost, name) is not None:
             return []
-        return [queue_step(self._catalog, self._node, vhost, name, item)]
+        step = queue_step(self._catalog, self._node, vhost, name, item)
+        self._check_placed(item, step)
+        return [step]
+
+    def _check_placed(self, item: Body, step: DeclareQueue) -> None:
+        """RabbitMQ's releases differ in what they keep: clients go on to declare what an old one
+        took for a queue.
+        """
+        names = misplaced(step.arguments)
+        if not names:
+            return
+        thing = queue_text(step.vhost, step.name)
+        reason = "; ".join(misplacement(name, thing, step.arguments) for name in names)
+        if step.arguments[QUEUE_TYPE] == STREAM:
+            raise Unsupported(reason, *names)
+        self._find("queues", item, "without_effect", reason)
 
     def _exchange(self, item: Body) -> Sequence[CatalogStep]:
         vhost, name = self._in(item), item.text("name")
@@ -236,7 +265,7 @@ def _without(section: str, item: Body, settings: Sequence[str]) -> Body | None:
         rest: Mapping[str, Any] = {**inner, "definition": definition} if definition else {}
     else:
         rest = _left(inner, settings)
-    if not rest:
+    if not rest and section != "queues":
         return None
     return Body({**item.values, place: rest} if place else rest)
 

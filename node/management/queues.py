@@ -13,7 +13,7 @@ from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.commands import DeclareQueue
 from cluster.machine.replies import Declared
 from cluster.types import TRANSIENT_GROUPS, NodeId, QueueId
-from node.broker.broker import reserved, transient_by, with_type
+from node.broker.broker import check_placed, reserved, transient_by, with_type
 from node.errors import reply_of
 from node.management import shapes
 from node.management.consumers import consumers_of, sessions_of
@@ -271,6 +271,7 @@ async def declare(call: Call) -> Response:
 async def declare_queue(call: Call, vhost: str, name: str, body: Body) -> bool:
     """Whether it is new."""
     step = queue_step(call.catalog, call.services.cluster.node, vhost, name, body)
+    check_placed(call.catalog.queue(vhost, name), vhost, name, step.arguments)
     reply = reply_of(await call.services.cluster.names.declare(step))
     return isinstance(reply, Declared) and reply.created
 

@@ -112,11 +112,18 @@ def definitions_import(
         if any(row["outcome"] == "unsupported" for row in report):
             words.append("  next: --skip-unsupported leaves out what is not supported")
         raise CommandError(f"refused ({refused.code}): " + "\n".join(words)) from refused
-    left_out = [] if found is None else cast("list[dict[str, Any]]", found["report"])
+    report = [] if found is None else cast("list[dict[str, Any]]", found["report"])
+    left_out = [row for row in report if row["outcome"] == "left_out"]
+    idle = [row for row in report if row["outcome"] == "without_effect"]
     if not cluster.as_json:
         for line in _lines(left_out):
             say(f"left out {line.strip()}")
-    facts: dict[str, Any] = {**counts, **({"left_out": left_out} if left_out else {})}
+        for line in _lines(idle):
+            say(f"without effect in {line.strip()}")
+    named = {
+        name: rows for name, rows in (("left_out", left_out), ("without_effect", idle)) if rows
+    }
+    facts: dict[str, Any] = {**counts, **named}
     words = f"imported {_counted(counts)}"
     return cluster.done(words + (f"; left out {len(left_out)}" if left_out else ""), **facts)
 

@@ -402,10 +402,10 @@ def test_an_import_that_is_refused_names_what_is_wrong_and_does_nothing(
 
 def test_what_is_not_supported_is_left_out_when_that_is_said(capsys: Output, tmp_path: Path):
     exchange = {"vhost": "/", "name": "late", "durable": True, "type": "x-nobody-knows"}
+    aged = {"vhost": "/", "name": "aged", "durable": True, "arguments": {"x-max-age": "7D"}}
     file = tmp_path / "exchanges.json"
-    file.write_text(
-        json.dumps({"exchanges": [exchange, {**exchange, "name": "kept", "type": "topic"}]})
-    )
+    exchanges = [exchange, {**exchange, "name": "kept", "type": "topic"}]
+    file.write_text(json.dumps({"exchanges": exchanges, "queues": [aged]}))
 
     assert run(["definitions", "import", str(file)]) == 1
     assert "--skip-unsupported" in capsys.readouterr().err
@@ -413,6 +413,7 @@ def test_what_is_not_supported_is_left_out_when_that_is_said(capsys: Output, tmp
 
     words = capsys.readouterr().err
     assert "left out exchanges 'late' in vhost '/': " in words
+    assert "without effect in queues 'aged' in vhost '/': invalid arg 'x-max-age'" in words
     names = [row["name"] for row in rows_of(capsys, "exchange", "list")]
     assert "kept" in names
     assert "late" not in names

@@ -104,6 +104,9 @@ async def test_declare_with_other_arguments_is_refused(nodes: Nodes):
         assert answer[:3] == [4, 2, "inequivalent_arguments"]
         answer = await client.ask(50, 3, "others", {"x-max-lenght": 6})
         assert answer[:3] == [4, 3, "bad_argument"]
+        answer = await client.ask(50, 3, "others", {"x-max-age": "7D"})
+        assert answer[:3] == [4, 3, "bad_argument"]
+        assert "'others' in vhost '/' of queue type rabbit_quorum_queue" in answer[3]
         answer = await client.ask(50, 4, "a\nb", {})
         assert answer[:3] == [4, 4, "bad_argument"]
 

@@ -12,12 +12,10 @@ from typing import Any, Final, cast
 
 from cluster.machine import replies as codes
 from cluster.machine.arguments import (
-    ARGUMENT_NAMES,
     GROUP_SIZE_MAX,
-    QUEUE_GROUP,
-    QUEUE_TYPE,
     STREAM_CONFIG,
     inequivalence,
+    misplacement,
 )
 from cluster.machine.catalog import CatalogMachine, QueueInfo
 from cluster.machine.catalog_queues import queue_text
@@ -68,7 +66,6 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "x-initial-cluster-size": integer(1, GROUP_SIZE_MAX),
     "x-queue-leader-locator": one_of("client-local", "balanced", "random", "least-leaders"),
 }
-_ACCEPTED: Final = {*_CHECKS, QUEUE_TYPE, QUEUE_GROUP}
 _COMPARED: Final = _CHECKS.keys() - {"x-queue-leader-locator"}
 
 
@@ -83,16 +80,14 @@ def as_declared(
 
 
 def with_config(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a stream as a client says them, and its configuration. What only queues have
-    is refused; a name that means nothing to anybody is kept, as RabbitMQ does.
+    """The arguments of a stream as a client says them, and its configuration, which is ours to say.
+    A name that means nothing to anybody is kept, as RabbitMQ does.
     """
     thing = queue_text(vhost, queue)
     for name, value in arguments.items():
-        if name in _ACCEPTED:
-            _check(name, value, thing)
-        elif name in ARGUMENT_NAMES:
-            reason = f"invalid arg '{name}' for {thing} of queue type rabbit_stream_queue"
-            raise Refused(codes.BAD_ARGUMENT, reason)
+        _check(name, value, thing)
+    if STREAM_CONFIG in arguments:
+        raise Refused(codes.BAD_ARGUMENT, misplacement(STREAM_CONFIG, thing, arguments))
     age_s = seconds_of(arguments.get(MAX_AGE, "")) or 0
     age_ns = min(age_s * NS_PER_S, INT64_MAX)
     limits = {"max_age": age_ns, "max_bytes": arguments.get(MAX_BYTES, 0)}

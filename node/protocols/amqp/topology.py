@@ -33,7 +33,7 @@ from cluster.machine.commands import (
     Unbind,
 )
 from cluster.machine.replies import Reply
-from node.broker.broker import reserved, transient_by
+from node.broker.broker import check_placed, reserved, transient_by
 from node.errors import Elsewhere, Refused, reply_of
 from node.messages.amqp_errors import (
     ACCESS_REFUSED,
@@ -274,6 +274,7 @@ async def _declared(channel: ChannelParts, method: commands.Queue.Declare) -> Qu
     )
     asked = plain(method.arguments or {})
     arguments = broker.with_type(vhost, name, asked, transient=transient)
+    check_placed(known, vhost, name, arguments)
     if arguments[QUEUE_TYPE] == STREAM:
         catalog = broker.cluster.catalog_machine
         arguments = stream_arguments.as_declared(catalog, vhost, name, arguments)

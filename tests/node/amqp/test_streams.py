@@ -103,6 +103,8 @@ class TestDeclaring:
             ("x-expires", 1_000, "of queue type rabbit_stream_queue"),
             ("x-message-ttl", 5, "of queue type rabbit_stream_queue"),
             ("x-max-priority", 5, "of queue type rabbit_stream_queue"),
+            ("x-max-in-memory-length", 5, "of queue type rabbit_stream_queue"),
+            ("x-quorum-target-group-size", 3, "of queue type rabbit_stream_queue"),
             ("x-dead-letter-exchange", "x", "of queue type rabbit_stream_queue"),
             ("x-single-active-consumer", True, "of queue type rabbit_stream_queue"),
             ("x-stream", {"subjects": ["a"]}, "of queue type rabbit_stream_queue"),

@@ -109,6 +109,57 @@ def test_who_asks_for_replication_gets_it_or_an_error(
     assert (closed.code, closed.text) == (406, f"PRECONDITION_FAILED - {text}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(
+            (kind, *argument)
+            for kind in ("classic", "quorum")
+            for argument in (
+                ("x-max-age", "7D"),
+                ("x-stream-max-segment-size-bytes", 1_000_000),
+                ("x-stream-filter-size-bytes", 32),
+                ("x-initial-cluster-size", 3),
+            )
+        ),
+        ("quorum", "x-queue-mode", "lazy"),
+        ("quorum", "x-queue-version", 2),
+        ("quorum", "x-queue-master-locator", "min-masters"),
+        ("classic", "x-max-in-memory-length", 5),
+        ("classic", "x-max-in-memory-bytes", 5),
+        ("classic", "x-quorum-target-group-size", 3),
+    ],
+)
+def test_an_argument_that_says_nothing_about_its_type_of_queue_is_refused(
+    connect: Connect, kind: str, name: str, value: Any
+) -> None:
+    wire = connect()
+    asked = {"x-queue-type": kind, name: value}
+    wire.send(Queue.Declare(queue="misplaced", durable=True, arguments=asked))
+    closed = wire.refusal()
+    place = f"queue 'misplaced' in vhost '/' of queue type rabbit_{kind}_queue"
+    assert closed.code == 406
+    assert closed.text == f"PRECONDITION_FAILED - invalid arg '{name}' for {place}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("classic", {"x-queue-mode": "lazy", "x-queue-version": 2, "x-max-priority": 3}),
+        ("classic", {"x-delivery-limit": 3, "x-dead-letter-strategy": "at-most-once"}),
+        ("quorum", {"x-max-in-memory-length": 5, "x-quorum-target-group-size": 3}),
+        ("quorum", {"x-max-priority": 3, "x-overflow": "reject-publish-dlx"}),
+        ("quorum", {"x-quorum-initial-group-size": 1, "x-nobody-knows": 1}),
+    ],
+)
+def test_what_counts_on_both_types_or_means_nothing_to_anybody_is_taken(
+    connect: Connect, kind: str, arguments: dict[str, Any]
+) -> None:
+    asked = {"x-queue-type": kind, **arguments}
+    declare = Queue.Declare(queue=f"{kind} {arguments}", durable=True, arguments=asked)
+    connect().call(declare, Queue.DeclareOk)
+
+
 def test_blind_copies_are_not_shown_in_what_is_returned(connect: Connect) -> None:
     wire = connect()
     properties = Properties(headers={"BCC": ["nobody either"], "CC": ["nor here"]})

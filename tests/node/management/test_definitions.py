@@ -177,6 +177,52 @@ async def test_what_a_stream_cannot_have_is_named(api: Api, arguments: dict[str,
     assert words in reply.value["reason"]
 
 
+OLD = {"x-queue-type": "quorum", "x-queue-mode": "lazy", "x-max-age": "7D"}
+
+
+@pytest.mark.parametrize("arguments", [OLD, {**OLD, "x-queue-type": "classic"}])
+async def test_what_says_nothing_about_a_queue_is_imported_and_named(
+    api: Api, arguments: dict[str, Any]
+):
+    """Releases of RabbitMQ differ in what they keep, so exports may hold it: and clients that go
+    on to declare it find what they declared.
+    """
+    old = {"name": "q", "vhost": "/", "durable": True, "arguments": arguments}
+
+    reply = await api.post("definitions", queues=[old])
+
+    assert (reply.status, reply.value["imported"]) == (200, 1)
+    outcome, reason = rows(reply)["queues", "q"]
+    kind = arguments["x-queue-type"]
+    assert outcome == "without_effect"
+    assert f"'x-max-age' for queue 'q' in vhost '/' of queue type rabbit_{kind}_queue" in reason
+    assert ("x-queue-mode" in reason) == (kind == "quorum")
+    assert (await api.get("queues/%2F/q"))["arguments"] == arguments
+    assert (await api.post("definitions", queues=[old])).status == 204
+    assert (await api.ask("PUT", "queues/%2F/q", old)).status == 204
+    new = await api.ask("PUT", "queues/%2F/new", {"durable": True, "arguments": arguments})
+    assert new.status == 400
+    assert f"of queue type rabbit_{kind}_queue" in new.value["reason"]
+
+
+async def test_of_a_stream_only_what_it_cannot_have_is_left_out(api: Api):
+    """RabbitMQ 3.9 took such."""
+    old = {
+        "name": "s",
+        "vhost": "/",
+        "durable": True,
+        "type": "stream",
+        "arguments": {"x-max-length": 5},
+    }
+    reply = await api.post("definitions", queues=[old])
+    assert (reply.status, rows(reply)["queues", "s"][0]) == (400, "unsupported")
+
+    reply = await api.ask("POST", "definitions?skip=unsupported", {"queues": [old]})
+
+    assert (reply.status, rows(reply)["queues", "s"][0]) == (200, "left_out")
+    assert (await api.get("queues/%2F/s"))["arguments"] == {"x-queue-type": "stream"}
+
+
 async def test_it_is_left_out_when_that_is_asked_for(api: Api):
     reply = await api.ask("POST", "definitions?skip=unsupported", RABBITMQ)
 

@@ -16,6 +16,11 @@ async function save(rabbitmq) {
   }
 }
 
+function Report({ label, rows }) {
+  if (!rows?.length) return null;
+  return html`<h3>${label}</h3><${Table} label=${label} keyOf=${(row) => `${row.section}/${row.vhost}/${row.name}`} rows=${rows} columns=${[{ key: "section", label: "What" }, { key: "name", label: "Name" }, { key: "reason", label: "Why" }]} />`;
+}
+
 export function Definitions() {
   const [report, setReport] = useState(null);
   const [error, setError] = useState(null);
@@ -46,7 +51,8 @@ export function Definitions() {
         <label class="check"><input type="checkbox" name="skip" value="1" />Leave out what is not supported here</label>
         ${error && html`<p class="note bad" role="alert">${error.message}</p>`}
         <button class="primary" disabled=${busy}>${busy ? "Importing …" : "Import"}</button></form>
-        ${report?.length > 0 && html`<h3>Left out</h3><${Table} label="Left out" keyOf=${(row) => `${row.section}/${row.vhost}/${row.name}`} rows=${report} columns=${[{ key: "section", label: "What" }, { key: "name", label: "Name" }, { key: "reason", label: "Why" }]} />`}
+        <${Report} label="Left out" rows=${report?.filter((row) => row.outcome === "left_out")} />
+        <${Report} label="Imported, without effect" rows=${report?.filter((row) => row.outcome === "without_effect")} />
       <//>
     </div>
   <//>`;
