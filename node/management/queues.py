@@ -293,7 +293,7 @@ def queue_step(
     )
     arguments = with_type(catalog, vhost, name, arguments, transient=transient)
     if arguments[QUEUE_TYPE] == STREAM and STREAM_CONFIG in arguments:
-        arguments = stream_arguments.as_exported(vhost, name, arguments)
+        arguments = stream_arguments.as_exported(catalog, vhost, name, arguments)
     elif arguments[QUEUE_TYPE] == STREAM:
         arguments = stream_arguments.as_declared(catalog, vhost, name, arguments)
     return DeclareQueue(

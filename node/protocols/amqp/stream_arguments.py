@@ -25,6 +25,7 @@ from node.errors import Refused
 from node.protocols.nats.jetstream import fields
 from node.protocols.nats.jetstream.errors import ApiError, invalid_stream
 from node.protocols.nats.jetstream.fields import INT64_MAX
+from node.protocols.nats.jetstream.origins import check_cycle
 from node.protocols.nats.jetstream.stream_config import CREATED, is_restored, stream_config
 
 MAX_AGE: Final = "x-max-age"
@@ -100,7 +101,9 @@ def with_config(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[st
     return {**arguments, STREAM_CONFIG: config}
 
 
-def as_exported(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def as_exported(
+    catalog: CatalogMachine, vhost: str, queue: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of a stream with its configuration, as definitions have them: that is checked
     as if a client of JetStream had said it. Refused: it cannot be.
     """
@@ -113,12 +116,18 @@ def as_exported(vhost: str, queue: str, arguments: Mapping[str, Any]) -> dict[st
         config = {**stream_config({**said, "name": "stream"}), "name": queue}
         if not said.get("subjects"):
             config["subjects"] = []
+        check_cycle(config, lambda name: _config_known(catalog, vhost, name))
         if created_ms := fields.number(said, CREATED):
             config[CREATED] = created_ms
     except ApiError as error:
         reason = f"invalid arg '{STREAM_CONFIG}' for {queue_text(vhost, queue)}: {error.text}"
         raise Refused(codes.BAD_ARGUMENT, reason) from None
     return {**arguments, STREAM_CONFIG: config}
+
+
+def _config_known(catalog: CatalogMachine, vhost: str, name: str) -> Mapping[str, Any] | None:
+    info = catalog.queue(vhost, name)
+    return None if info is None else info.stream
 
 
 def _check(name: str, value: Any, thing: str) -> None:

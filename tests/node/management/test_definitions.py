@@ -177,6 +177,33 @@ async def test_what_a_stream_cannot_have_is_named(api: Api, arguments: dict[str,
     assert words in reply.value["reason"]
 
 
+async def test_streams_that_follow_each_other_in_a_circle_are_refused(api: Api):
+    """Whoever declares them by JetStream is, and what is stored once would be for ever."""
+    ring = [("a", "c"), ("b", "a"), ("c", "b"), ("d", "a")]
+    streams = [
+        {
+            "name": name,
+            "vhost": "/",
+            "durable": True,
+            "arguments": {
+                "x-queue-type": "stream",
+                "x-stream": {"name": name, "sources": [{"name": other}]},
+            },
+        }
+        for name, other in ring
+    ]
+    reply = await api.post("definitions", queues=streams)
+
+    assert reply.status == 400
+    assert rows(reply) == {
+        ("queues", "c"): (
+            "refused",
+            "invalid arg 'x-stream' for queue 'c' in vhost '/': detected cycle",
+        )
+    }
+    assert (await api.post("definitions", queues=streams[:2] + streams[3:])).status == 204
+
+
 OLD = {"x-queue-type": "quorum", "x-queue-mode": "lazy", "x-max-age": "7D"}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.machine.arguments import QUEUE_TYPE, STREAM, STREAM_CONFIG
+from cluster.machine.catalog import CatalogMachine
 from node.errors import Refused
 from node.protocols.amqp.stream_arguments import as_exported, with_config
 from node.protocols.nats.jetstream.stream_config import CREATED, restored, stream_config
@@ -27,7 +28,7 @@ def test_an_age_is_as_long_as_anybody_can_say(age: str, years: int) -> None:
 @pytest.mark.parametrize("config", [WHOLE, declared(**{"x-max-age": "7D"})[STREAM_CONFIG]])
 def test_an_export_is_what_was_there(config: dict[str, Any]) -> None:
     arguments = {QUEUE_TYPE: STREAM, "x-mine": 1, STREAM_CONFIG: config}
-    assert as_exported("/", config["name"], arguments) == arguments
+    assert as_exported(CatalogMachine(), "/", config["name"], arguments) == arguments
 
 
 @pytest.mark.parametrize(
@@ -48,4 +49,4 @@ def test_an_export_is_what_was_there(config: dict[str, Any]) -> None:
 def test_an_export_that_cannot_be_is_refused(config: Any) -> None:
     """What no door had checked would be looked at wherever all streams are."""
     with pytest.raises(Refused, match=r"invalid arg 'x-stream' for queue 's' in vhost '/'"):
-        as_exported("/", "s", {QUEUE_TYPE: STREAM, STREAM_CONFIG: config})
+        as_exported(CatalogMachine(), "/", "s", {QUEUE_TYPE: STREAM, STREAM_CONFIG: config})

@@ -161,6 +161,11 @@ def check_others(config: Config, config_of: Callable[[str], Mapping[str, Any] | 
         other = (config_of(name) or {}).get("max_msg_size", -1)
         if 0 < most < other:
             raise known(kind.too_small)
+    check_cycle(config, config_of)
+
+
+def check_cycle(config: Config, config_of: Callable[[str], Mapping[str, Any] | None]) -> None:
+    """ApiError: it would follow itself."""
     seen: set[str] = set()
     waiting = names_of(config)
     while waiting:
