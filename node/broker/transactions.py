@@ -308,8 +308,10 @@ class TransactionCoordinator:
     async def _finish(self, source: GroupId, one: OpenTransaction) -> bool:
         """Have every group that has not done its part do it. One try."""
         opened = self._open(source)
-        command = self._cluster.groups[source].read_command(one.index, one.ordinal)
-        if not opened or not isinstance(command, Transaction):
+        command = None
+        if opened:
+            command = self._cluster.groups[source].read_command(one.index, one.ordinal)
+        if not isinstance(command, Transaction):
             return False  # the next leader is told, or somebody else was faster
         below = min(opened[0].number, one.number)
         parts = [

@@ -255,6 +255,24 @@ async def test_when_the_leader_that_decided_dies_the_next_one_carries_it_out(
     assert [await world.bodies(queue) for queue in "abc"] == [[b"x"], [b"y"], [b"z"]]
 
 
+async def test_what_a_copy_that_has_left_had_decided_is_the_next_leaders_business(
+    world: Cluster,
+) -> None:
+    """It leaves while others that it decided are carried out."""
+    await world.with_queues()
+    steps = world.publishes(a=[b"x"], b=[b"y"])
+    source = min(steps)
+    leader = world.leading(source)
+    assert leader is not None
+    transactions = world.forgets(leader)
+    with pytest.raises(OutcomeUnknown):
+        await transactions.commit(steps)
+    (one,) = transactions._open(source)
+    world[leader].drop_group(source)
+
+    assert not await transactions._finish(source, one)
+
+
 async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_done_twice(
     world: Cluster,
 ) -> None:
