@@ -173,13 +173,22 @@ async def protocol_listener(call: Call) -> Response:
 
 async def certificates(call: Call) -> Response:
     """Of this node, that end within so long."""
-    within, days = call.names["within"], _DAYS.get(call.names["unit"])
-    if days is None or not within.isascii() or not within.isdecimal() or len(within) > 4:
-        raise bad_request("Invalid expiration unit: days, weeks, months or years")
-    until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days * int(within))
+    within, unit = call.names["within"], call.names["unit"]
+    days = _DAYS.get(unit)
+    if days is None:
+        raise bad_request(f"the unit {unit!r} is none of {', '.join(_DAYS)}")
+    if not within.isascii() or not within.isdecimal() or len(within) > 4:
+        raise bad_request(f"{within!r} is no number of {unit} from 0 to 9999")
+    try:
+        until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days * int(within))
+    except OverflowError:  # no certificate is good for longer
+        until = dt.datetime.max.replace(tzinfo=dt.UTC)
     expired = ending_certificates(call.services.settings.tls, until)
-    reason = "Certificates expiring" if expired else None
-    return _verdict(reason, **({"expired": expired} if expired else {}))
+    if not expired:
+        return _verdict(None)
+    ends = any("not_valid_after" in each for each in expired)
+    reason = "Certificates expiring" if ends else "Certificates that cannot be read"
+    return _verdict(reason, expired=expired)
 
 
 _CHECKS = "health/checks"

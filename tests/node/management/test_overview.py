@@ -120,7 +120,24 @@ async def test_health_checks_of_a_node_that_is_well(api: Api):
     missing = await api.ask("GET", "health/checks/port-listener/1")
     assert (missing.status, missing.value["status"]) == (503, "failed")
     assert missing.value["reason"] == "No active listener"
-    assert (await api.ask("GET", "health/checks/certificate-expiration/1/moons")).status == 400
+
+
+@pytest.mark.parametrize(
+    ("within", "words"),
+    [
+        ("1/moons", "the unit 'moons' is none of days, weeks, months, years"),
+        ("soon/days", "'soon' is no number of days"),
+        ("10000/years", "'10000' is no number of years"),
+        ("9999/years", None),
+    ],
+)
+async def test_how_soon_certificates_end_is_a_number_and_a_unit(
+    api: Api, within: str, words: str | None
+):
+    reply = await api.ask("GET", f"health/checks/certificate-expiration/{within}")
+
+    assert reply.status == (400 if words else 200)
+    assert words is None or words in reply.value["reason"]
 
 
 async def test_a_node_that_the_others_need_is_critical(tmp_path: Path):

@@ -42,6 +42,12 @@ async def test_all_that_http_serves_is_there_over_tls_alone(
         listeners = {line.split('"')[1] for line in expiry if '"' in line}
         assert listeners == {"https", "amqps"}
         assert all(float(line.rpartition(" ")[2]) > time.time() for line in expiry if '"' in line)
+        check = f"{at}/api/health/checks/certificate-expiration/7900/years"
+        status, found = await get(check, context, headers=GUEST)
+        assert (status, '"Certificates expiring"' in found) == (503, True)
+        Path(secret.path("tls.pem")).unlink()
+        status, found = await get(check, context, headers=GUEST)
+        assert (status, '"Certificates that cannot be read"' in found) == (503, True)
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await get(f"{at}/health/ready", ssl.create_default_context())
         with pytest.raises(aiohttp.ClientError):
