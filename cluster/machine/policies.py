@@ -126,12 +126,21 @@ def wrong_definition(definition: Mapping[Any, Any], table: PolicyTable) -> str |
         if name in _WITHOUT_EFFECT and is_plain(value):
             continue
         if name not in _WITH_EFFECT[table]:
-            allowed = ", ".join(sorted(_WITH_EFFECT[table]))
-            return f"{shown(name)} is not a policy setting; allowed are {allowed}"
+            return no_setting(name, table)
         wrong = _wrong_alternate(value) if name == _ALTERNATE else wrong_value(f"x-{name}", value)
         if wrong is not None:
             return f"invalid value {shown(value)} for {name!r}: must be {wrong}"
     return None
+
+
+def not_settings(definition: Mapping[Any, Any]) -> list[Any]:
+    """Names that no policy has."""
+    return [name for name in definition if name not in _WITHOUT_EFFECT | _WITH_EFFECT["policies"]]
+
+
+def no_setting(name: Any, table: PolicyTable) -> str:
+    allowed = ", ".join(sorted(_WITH_EFFECT[table]))
+    return f"{shown(name)} is not a policy setting; allowed are {allowed}"
 
 
 def _wrong_alternate(value: Any) -> str | None:

@@ -27,7 +27,7 @@ def policies(call: Call, table: Table) -> list[Json]:
 def policy_step(table: Table, vhost: str, name: str, body: Body) -> PutEntry:
     check_pattern(body.text("pattern"))
     definition = body.mapping("definition")
-    check_definition(definition)
+    check_definition(definition, table)
     check_policy(definition, operator=table == "operator_policies")
     value = {
         "pattern": body.text("pattern"),

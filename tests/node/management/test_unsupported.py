@@ -42,6 +42,55 @@ async def test_a_policy_that_asks_for_mirrors_is_refused(
     assert await api.get(table) == []
 
 
+SHARDED = {"shards-per-node": 2, "routing-key": "1234"}
+
+
+@pytest.mark.parametrize("table", ["policies", "operator-policies"])
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        (SHARDED, "quorate queue split"),
+        ({"lvc": True}, "'lvc' is not a policy setting"),
+        ({"max-length": 3, "max-lenght": 3}, "'max-lenght' is not a policy setting"),
+    ],
+)
+async def test_a_policy_of_a_plugin_is_refused_and_says_what_to_do(
+    api: Api, table: str, definition: dict[str, Any], words: str
+):
+    reply = await api.ask("PUT", f"{table}/%2F/p", {"pattern": ".*", "definition": definition})
+
+    assert (reply.status, reply.value["error"]) == (400, "bad_request")
+    absent = [name for name in definition if name != "max-length"]
+    assert all(name in reply.value["reason"] for name in absent)
+    assert words in reply.value["reason"]
+    assert await api.get(table) == []
+
+
+async def test_an_import_goes_without_what_plugins_read(api: Api):
+    """Which RabbitMQ took, so it is no mistake: the other settings are wanted all the same."""
+    policies = [
+        {"vhost": "/", "name": name, "pattern": "x", "definition": definition}
+        for name, definition in {
+            "sharded": SHARDED,
+            "last": {"lvc": True, "max-length": 7},
+        }.items()
+    ]
+    reply = await api.post("definitions", policies=policies)
+    assert reply.status == 400
+    assert {row["outcome"] for row in reply.value["report"]} == {"unsupported"}
+
+    reply = await api.ask("POST", "definitions?skip=unsupported", {"policies": policies})
+
+    assert (reply.status, reply.value["imported"]) == (200, 1)
+    assert {row["name"]: row["outcome"] for row in reply.value["report"]} == {
+        "sharded": "left_out",
+        "last": "left_out",
+    }
+    assert [(row["name"], row["definition"]) for row in await api.get("policies")] == [
+        ("last", {"max-length": 7})
+    ]
+
+
 async def test_streams_are_not_what_is_declared_without_a_word(api: Api):
     reply = await api.ask("PUT", "vhosts/v", {"default_queue_type": "stream"})
     assert reply.status == 400
