@@ -223,7 +223,8 @@ class Leaps:
         self._known: dict[tuple[Any, Base], Standing | None] = {}
         self._asked: tuple[int, int] | None = None
         self._retry_at = 0
-        self._created_to = log.last  # no later entry creates the queue that is asked about
+        self._looked_to = log.last  # from which entry on it was looked who creates the queue
+        self._created = 0  # the last that does
 
     def is_not_after(self, number: Number, index: int) -> bool:
         """No later entry publishes a message under that number."""
@@ -238,11 +239,12 @@ class Leaps:
         def creates(fields: Any) -> bool:
             return fields[0] == _CREATE and fields[1] == queue
 
-        later = self._log.between(index + 1, self._created_to)
-        if any(each[:1] == REGULAR and _may_do(each, creates) for _, each in later):
-            return True
-        self._created_to = min(index, self._created_to)
-        return False
+        if index < self._looked_to:
+            for at, each in self._log.between(index + 1, self._looked_to):
+                if each[:1] == REGULAR and _may_do(each, creates):
+                    self._created = max(self._created, at)
+            self._looked_to = index
+        return index < self._created
 
     def from_here(self, replay: GroupReplay, message: MessageEvents) -> Leap | None:
         """None: the next entries are to be applied."""
@@ -253,6 +255,9 @@ class Leaps:
         assert isinstance(machine, QueueMachine)
         standing = standing_of(message, machine)
         if standing is None:
+            return None
+        queue = message.wanted.queue
+        if queue is not None and (message.is_replaced or self.is_created_after(queue, index)):
             return None
         may_be_undone = standing.place == "waiting" and not standing.seen
         looked = self._look_for(message.number, machine.newest, undone=may_be_undone)

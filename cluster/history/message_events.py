@@ -72,7 +72,12 @@ class MessageEvents:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
+        self._begin()
+
+    def _begin(self) -> None:
+        wanted = self.wanted
         self.entry, self.offset = wanted.entry, wanted.offset
+        self.is_replaced = False  # its queue was created anew: another may get its place there
         self.whole = False  # its publish was seen
         self.stay: Stay | None = None  # the last one; a dead letter is in another queue than before
         self.number: Number | None = None
@@ -93,6 +98,8 @@ class MessageEvents:
                 self._born(row)
             elif kind == "queue_deleted":
                 self._deleted(row[_QUEUE])
+            elif kind == "queue_created":
+                self.is_replaced |= self.entry is not None and row[_QUEUE] == self.wanted.queue
             elif first is None:
                 continue
             elif kind in NUMBERED:
@@ -103,7 +110,12 @@ class MessageEvents:
                 self._keep(Event._make(row), stay.position)
 
     def _born(self, row: Row) -> None:
-        place = self._place(row)
+        place = self._asked_place(row)
+        if place is not None and (row[_ENTRY], row[_OFFSET] + place) != (self.entry, self.offset):
+            self._begin()  # what was told is of an earlier queue that had this id
+        elif self.entry is not None:
+            is_its = row[_ENTRY] == self.entry
+            place = _within(row, self.offset - row[_OFFSET]) if is_its else None
         if place is None:
             return
         event = Event._make(row)
@@ -118,20 +130,16 @@ class MessageEvents:
             self.number = Number(queue, event.publisher, number)
         self._keep(event, self.stay.position, number)
 
-    def _place(self, row: Row) -> int | None:
-        """Which of these it is, from 0."""
+    def _asked_place(self, row: Row) -> int | None:
+        """Which of these has what was asked for in a queue, from 0."""
         wanted = self.wanted
-        if self.entry is not None:
-            place = self.offset - row[_OFFSET] if row[_ENTRY] == self.entry else -1
-        elif row[_QUEUE] != wanted.queue:
+        if row[_QUEUE] != wanted.queue:
             return None
-        elif wanted.position is not None:
-            place = wanted.position - row[_FIRST]
-        elif row[_SEQNO] and row[_PUBLISHER] == wanted.publisher:
-            place = wanted.seqno - row[_SEQNO]
-        else:
-            return None
-        return place if 0 <= place <= row[_LAST] - row[_FIRST] else None
+        if wanted.position is not None:
+            return _within(row, wanted.position - row[_FIRST])
+        if row[_SEQNO] and row[_PUBLISHER] == wanted.publisher:
+            return _within(row, wanted.seqno - row[_SEQNO])
+        return None
 
     def _numbered(self, event: Event) -> None:
         """It came again under its number, or was refused under it."""
@@ -159,6 +167,10 @@ class MessageEvents:
             self._first.append(item)
         else:
             self._last.append(item)
+
+
+def _within(row: Row, place: int) -> int | None:
+    return place if 0 <= place <= row[_LAST] - row[_FIRST] else None
 
 
 # --- telling --------------------------------------------------------------------------------------

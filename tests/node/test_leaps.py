@@ -298,6 +298,33 @@ def test_a_position_is_that_of_the_queue_that_was_created_last(built: Built, bot
     assert both(Wanted(GROUP, queue=ORDERS, position=1))[0] == ["published"]
 
 
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_of_two_messages_that_had_a_place_the_later_one_is_told(
+    built: Built, both: Both, settled: bool, snapshots: bool
+):
+    """The first was there, or gone, where the log is followed from."""
+    lasting(built)
+    by_position = Wanted(GROUP, queue=ORDERS, position=1)
+    by_number = Wanted(GROUP, queue=ORDERS, publisher="shop", seqno=1)
+    key = subscribe(built)
+    if settled:
+        built.propose(GROUP, Settle(ORDERS, key, [(1, 1)]))
+    if snapshots:
+        go_on(built)
+    replace_queue(built)
+    built.propose(GROUP, Enqueue(ORDERS, "shop", 1, (b"another",)))
+    subscribe(built)
+    go_on(built, 5)
+    for wanted in (by_position, by_number):
+        found = told(built, wanted)
+        assert isinstance(found, dict)
+        assert both(wanted)[0] == ["published", "delivered"]
+        assert found["now"]["state"] == "unsettled"
+    # The other queue never had so many.
+    assert both(Wanted(GROUP, queue=ORDERS, position=3))[0][-1] == "deleted"
+
+
 def test_a_dead_letter_that_came_back_to_the_same_position_of_another_queue_is_followed(
     built: Built, both: Both
 ):
@@ -314,6 +341,7 @@ def test_a_dead_letter_that_came_back_to_the_same_position_of_another_queue_is_f
     go_on(built)
     found = ["published", "delivered", "died", "letter", "delivered", "died", "letter"]
     assert both(wanted)[0] == found
+    assert both(Wanted(GROUP, queue=ORDERS, position=1))[0] == found
 
 
 def test_snapshots_that_are_younger_than_the_message_are_not_followed(built: Built, both: Both):
