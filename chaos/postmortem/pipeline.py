@@ -307,7 +307,8 @@ def _clients(tables: Tables, asked: Asked) -> DataFrame:
     queues = called((row.vhost, row.name, row.it) for row in rows)
     if asked.history is not None:
         single = [name for name, it in queues.items() if it.sac]
-        ops = clients.read_history(tables.spark, str(asked.history.absolute()))
+        # Some thirty rules read it, and to parse it takes longer than any of them.
+        ops = clients.read_history(tables.spark, str(asked.history.absolute())).cache()
         seen = clients.provable(ops, clients.anomalies(ops, single))
         found = found.unionByName(conformed(seen, "client_findings"))
     if asked.confirmed is not None:
