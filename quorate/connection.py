@@ -170,7 +170,9 @@ class Connection:
             frame = wire.decode(message.data)
             if frame[0] == wire.ERROR:
                 if frame[2] in wire.NEVER_ADMITTED:
-                    raise NeverWorks(f"{url}: {frame[3]}")
+                    no_vhost = frame[2] == "no_vhost"
+                    advice = ": `quorate vhost list` shows those that there are" if no_vhost else ""
+                    raise NeverWorks(f"{url}: {frame[3]}{advice}")
                 raise ConnectFailed(f"{url}: {frame[2]}: {frame[3]}")
             if frame[0] != wire.WELCOME or len(frame) < 3:
                 raise ConnectFailed(f"{url} answered HELLO with opcode {frame[0]}")

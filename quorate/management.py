@@ -157,6 +157,8 @@ class Management:
         body: Json | None = None,
         repeat: bool = True,
     ) -> tuple[int, Any]:
+        if "" in path:
+            raise Refused("bad_request", f"a name is empty in {'/'.join(path)}")
         target = "/api/" + "/".join(quote(part, safe="") for part in path)
         if query:
             target += "?" + urlencode(query)
@@ -218,4 +220,5 @@ def _word(value: Any, status: int) -> str:
 
 def _reason(value: Any, status: int) -> str:
     reason = cast("Json", value).get("reason") if isinstance(value, dict) else None
+    reason = reason.removeprefix("Validation failed\n\n") if isinstance(reason, str) else reason
     return str(reason or f"HTTP status {status}")

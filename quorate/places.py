@@ -111,14 +111,17 @@ class Contexts:
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(file)
 
+    @property
+    def names(self) -> str:
+        return ", ".join(sorted(self.contexts)) or "none yet"
+
     def named(self, name: str) -> Context:
         """Raises PlaceError."""
         try:
             return self.contexts[name]
         except KeyError:
-            known = ", ".join(sorted(self.contexts)) or "none yet"
             raise PlaceError(
-                f"there is no context {name!r} (there are: {known}):"
+                f"there is no context {name!r} (there are: {self.names}):"
                 f" `quorate context add {name} --url HOST:PORT` makes it"
             ) from None
 

@@ -100,11 +100,7 @@ def history(
 
 def find_queue(folders: Sequence[str], vhost: str, name: str) -> tuple[GroupId, QueueId]:
     """As the catalog in these folders has it. NoHistory."""
-    none = NoHistory(
-        "no_queue",
-        f"the folder knows no queue {name!r} in vhost {vhost!r}: if it was deleted, give the"
-        " message's id, as GROUP-ENTRY-OFFSET",
-    )
+    none = NoHistory("no_queue", f"the folder knows no queue {name!r} in vhost {vhost!r}")
 
     def attempt(log: GroupLog, _: bool) -> _Attempt:
         for base in reversed(log.bases):

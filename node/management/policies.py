@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cluster.machine.commands import DropEntry, PutEntry
+from cluster.machine.policies import wrong_definition
 from node.access.patterns import check_pattern
 from node.links.federation.upstreams import check_policy
 from node.management import shapes
 from node.management.context import Call, Endpoint, Handler, Response, created, deleted
-from node.management.errors import not_found
+from node.management.errors import bad_request, not_found
 from node.management.paging import listed_as_is
 from node.management.unsupported import check_definition
 from node.management.values import Body
@@ -28,6 +29,9 @@ def policy_step(table: Table, vhost: str, name: str, body: Body) -> PutEntry:
     check_pattern(body.text("pattern"))
     definition = body.mapping("definition")
     check_definition(definition, table)
+    wrong = wrong_definition(definition, table)
+    if wrong is not None:
+        raise bad_request(wrong)
     check_policy(definition, operator=table == "operator_policies")
     value = {
         "pattern": body.text("pattern"),

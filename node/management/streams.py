@@ -51,7 +51,8 @@ def _failed(error: StreamError) -> ApiError:
         status, word = 503, "service_unavailable"
     elif error.number == _BUG:
         status, word = 500, "internal_error"
-    return ApiError(status, word, error.text, {"err_code": error.number})
+    reason = error.text.removeprefix("invalid JSON: ")  # what it is about has been read as such
+    return ApiError(status, word, reason, {"err_code": error.number})
 
 
 def _given(call: Call, read: Callable[[Mapping[str, Any]], Json]) -> Json:

@@ -151,7 +151,7 @@ class Cluster(Place):
         async def connected() -> Result:
             async with quorate.connect(
                 urls,
-                vhost=getattr(self, "vhost", "/"),
+                vhost=getattr(self, "vhost", None) or "/",
                 timeout=self.timeout,
                 name="quorate-cli",
                 user=login.user,
@@ -199,6 +199,10 @@ class AnyVhost(Cluster):
 
 def no_vhost(vhost: str | None) -> str:
     return f"there is no virtual host {vhost!r}\n  next: `quorate vhost list`"
+
+
+def no_node(node: str) -> str:
+    return f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
 
 
 def exchange_word(name: str) -> str:

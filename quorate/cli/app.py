@@ -274,8 +274,13 @@ def publish(
     ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Messages in a frame.")] = 256,
     key: Annotated[str | None, typer.Option("--key", help="Key, for all of them.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", min=0, max=255)] = None,
-    ttl_ms: Annotated[int | None, typer.Option("--ttl-ms", min=0)] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option("--priority", min=0, max=255, help="In queues with x-max-priority."),
+    ] = None,
+    ttl_ms: Annotated[
+        int | None, typer.Option("--ttl-ms", min=0, help="Each is dropped after so long.")
+    ] = None,
 ) -> int:
     """Publish messages and wait until a majority has each of them on disk.
 
@@ -306,7 +311,7 @@ def consume(
     credit: Annotated[int, typer.Option("--credit", min=1, help="Most unsettled ones.")] = 4_096,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", help="Give up after so many seconds without a message."),
+        typer.Option("--idle", min=0, help="Give up after so many seconds without a message."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Give every message back at the end.")
@@ -351,9 +356,9 @@ def log_dump(
 @app.command(rich_help_panel=LOOKING)
 def bench(
     cluster: Patient,
-    count: Annotated[int, typer.Option("--count", "-n", min=1)] = 100_000,
-    size: Annotated[int, typer.Option("--size", min=23)] = 100,
-    batch: Annotated[int, typer.Option("--batch", min=1)] = 256,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="So many.")] = 100_000,
+    size: Annotated[int, typer.Option("--size", min=23, help="Bytes of each.")] = 100,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Messages in a frame.")] = 256,
 ) -> int:
     """A quick look at a running cluster: publish, consume and latency on a queue of its own.
 

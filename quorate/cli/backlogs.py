@@ -55,6 +55,7 @@ AT_ONCE = 256
 #: A target that is full is tried again after this, by `drain-to`.
 FULL_S = 0.5
 AGAIN_S = 0.2
+_FILTERS = ("key", "exchange", "reason", "state", "priority", "older-than", "younger-than")
 _AGES = {"older-than": "older-than-ms", "younger-than": "younger-than-ms"}
 
 
@@ -366,6 +367,9 @@ def conditions(given: list[str]) -> Row:
         name, found, value = text.partition("=")
         if not found or not name:
             raise CommandError(f"{text!r} is not NAME=VALUE, such as key=eu.orders", 2)
+        if name not in _FILTERS and not name.startswith("header."):
+            names = ", ".join((*_FILTERS, "header.NAME"))
+            raise CommandError(f"there is no {name!r} to choose by, only {names}", 2)
         if name in _AGES:
             where[_AGES[name]] = round(1000 * seconds(value, name))
         else:

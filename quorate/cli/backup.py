@@ -48,6 +48,12 @@ def backup(
     one moment. With `verify`: read one and check all of it, which needs no cluster.
     """
     match words:
+        case ["verify"]:
+            raise CommandError(
+                "which backup? `quorate backup verify DIR`; to make one in a folder of that name,"
+                " `quorate backup ./verify`",
+                2,
+            )
         case ["verify", folder] if keep is None:
             return run_verify(Path(folder), as_json=cluster.as_json)
         case [folder] if keep is not None:

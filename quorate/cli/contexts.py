@@ -92,8 +92,8 @@ def context_list(as_json: Json = False) -> int:
 def context_remove(name: Name, as_json: Json = False) -> int:
     """Forget a context. Nothing happens to the cluster."""
     contexts = Contexts.read()
-    contexts.named(name)
-    del contexts.contexts[name]
+    if contexts.contexts.pop(name, None) is None:
+        raise CommandError(f"there is no context {name!r} (there are: {contexts.names})")
     if contexts.current == name:
         contexts.current = None
     contexts.write()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from quorate.cli.api import Commands, Patient, no_vhost
-from quorate.cli.output import CommandError, say
+from quorate.cli.output import CommandError, say, why
 from quorate.errors import Refused
 
 definitions_app = Commands()
@@ -73,7 +73,7 @@ def definitions_export(
     try:
         _write(file, text)
     except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error}", 2) from error
+        raise CommandError(f"{file} cannot be written: {why(error)}", 2) from error
     counts = {name: len(found[name]) for name in SECTIONS if found.get(name)}
     return cluster.done(f"{file}: {_counted(counts)}", file=str(file), **counts)
 
@@ -153,7 +153,7 @@ def read_definitions(file: Path) -> Definitions:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise CommandError(f"{file} cannot be read: {error}", 2) from error
+        raise CommandError(f"{file} cannot be read: {why(error)}", 2) from error
     try:
         found: Any = json.loads(text)
     except ValueError as error:

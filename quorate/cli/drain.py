@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorate.cli.api import Cluster, Place
+from quorate.cli.api import Cluster, Place, no_node
 from quorate.cli.members import node_app
 from quorate.cli.output import CommandError, complain, emit, explain, run_async, say
 from quorate.cli.tables import show_rows
@@ -103,9 +103,8 @@ def _drain(
     elif node is None:
         raise CommandError("which node? Name it, or its settings with --config FILE", 2)
     else:
-        missing = f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
         cluster = Cluster(place.url, place.as_json, wait_s + WORK_S_MAX)
-        done = cluster.api(work, missing=missing)
+        done = cluster.api(work, missing=no_node(node))
     if place.as_json:
         emit(done)
     elif undo:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 
 from quorate.cli.api import AnyVhost, Commands, InVhost, exchange_word, no_vhost, shown_exchange
-from quorate.cli.output import CommandError
-from quorate.cli.queues import argument
+from quorate.cli.output import CommandError, why
+from quorate.cli.queues import arguments_of
 from quorate.cli.tables import show_rows
 from quorate.errors import Refused
 
@@ -32,6 +32,8 @@ Type = Literal[
     "x-random",
 ]
 Name = Annotated[str, typer.Argument(metavar="EXCHANGE", help="Name of the exchange.")]
+#: Of a headers exchange's binding, or of a message.
+_HEADER: Final = "x-match=any"
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")
 ]
@@ -86,17 +88,30 @@ def exchange_declare(
     """Make an exchange, or make sure that it exists like this: `quorate exchange declare events
     --type topic alternate-exchange=unrouted`.
     """
+    for word in arguments or []:
+        if "=" not in word:
+            types = get_args(Type)
+            which = word if word in types else f"TYPE, one of {', '.join(types)}"
+            raise CommandError(
+                f"{word!r} is not KEY=VALUE; if it is its type, that is an option: --type {which}",
+                2,
+            )
     body = {
         "type": kind,
         "durable": durable,
         "auto_delete": auto_delete,
         "internal": internal,
-        "arguments": dict(map(argument, arguments or [])),
+        "arguments": arguments_of(arguments, "alternate-exchange=unrouted"),
     }
-    created = cluster.api(
-        lambda api: api.put("exchanges", cluster.vhost, exchange, body=body),
-        missing=no_vhost(cluster.vhost),
-    )
+    try:
+        created = cluster.api(
+            lambda api: api.put("exchanges", cluster.vhost, exchange, body=body),
+            missing=no_vhost(cluster.vhost),
+        )
+    except Refused as refused:
+        if refused.reason.startswith("inequivalent"):
+            refused.add_note("next: `quorate exchange list` tells what it was declared with")
+        raise
     words = f"exchange {exchange}: {'made' if created else 'exists already'}, {kind}"
     return cluster.done(words, exchange=exchange, vhost=cluster.vhost, created=created)
 
@@ -141,9 +156,9 @@ def exchange_publish(
     """Publish one message by hand, and wait until its queues have it. Exit status 1 when no queue
     gets it. Many messages go by `quorate publish`, or by AMQP.
     """
-    values = dict(map(argument, properties or []))
+    values = arguments_of(properties, "content_type=text/plain")
     if headers:
-        values["headers"] = dict(map(argument, headers))
+        values["headers"] = arguments_of(headers, _HEADER)
     message = {
         "routing_key": key,
         "payload": base64.b64encode(_payload(body, file)).decode(),
@@ -180,7 +195,7 @@ def _payload(body: str | None, file: Path | None) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        raise CommandError(f"{file} cannot be read: {error}", 2) from error
+        raise CommandError(f"{file} cannot be read: {why(error)}", 2) from error
 
 
 # --- bindings -------------------------------------------------------------------------------------
@@ -247,7 +262,7 @@ def binding_add(
 ) -> int:
     """Bind a queue to an exchange, or with --to-exchange an exchange to another one."""
     path = _bindings(cluster, exchange, destination, to_exchange)
-    body = {"routing_key": key, "arguments": dict(map(argument, arguments or []))}
+    body = {"routing_key": key, "arguments": arguments_of(arguments, _HEADER)}
     cluster.api(
         lambda api: api.post(*path, body=body),
         missing=f"there is no {exchange!r} or no {destination!r} in vhost {cluster.vhost!r}"
@@ -267,7 +282,7 @@ def binding_delete(
     to_exchange: ToExchange = False,
 ) -> int:
     """Take the binding with this key and these arguments away."""
-    values = dict(map(argument, arguments or []))
+    values = arguments_of(arguments, _HEADER)
     path = _bindings(cluster, exchange, destination, to_exchange)
 
     async def unbind(api: Management) -> None:

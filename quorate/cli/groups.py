@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.api import Cluster, Commands
+from quorate.cli.api import Cluster, Commands, no_node
 from quorate.cli.asking import Yes, agree
 from quorate.cli.copies import copies_on
 from quorate.cli.moves import LOOK_S, Anybody, Row, Stage, View, until, watched, word_of
@@ -56,8 +56,13 @@ def group_move(
 
     async def work() -> int:
         anybody = Anybody(cluster)
+        view = await anybody.view()
+        _row(view, group)
+        for node in nodes:
+            if view.node(node) is None:
+                raise CommandError(no_node(node))
         if not yes:
-            _check(await anybody.view(), group, nodes)
+            _check(view, group, nodes)
         body = {"members": nodes, "fewer": yes}
         await anybody.ask(lambda api: api.put("groups", group, "members", body=body))
         stage.words = GOES_ON
@@ -85,9 +90,7 @@ def group_rebuild(
 
     async def work() -> int:
         anybody = Anybody(cluster)
-        row = (await anybody.view()).group(group)
-        if row is None:
-            raise CommandError(f"there is no group {group}\n  next: `quorate group list`")
+        row = _row(await anybody.view(), group)
         if row["name"] == "catalog":
             raise CommandError(
                 "every node has the catalog\n  next: stop the node, move its data folder away and"
@@ -95,7 +98,9 @@ def group_rebuild(
             )
         members: list[str] = row["members"]
         if node not in members:
-            raise CommandError(f"node {node} holds no copy of group {group}: {', '.join(members)}")
+            raise CommandError(
+                f"node {node} holds no copy of group {group}; these hold one: {', '.join(members)}"
+            )
         if len(members) < 2:
             raise CommandError(f"node {node} holds the only copy of group {group}")
         agree(
@@ -122,6 +127,13 @@ async def _moved(anybody: Anybody, group: str, members: list[str]) -> View:
     await anybody.ask(lambda api: api.put("groups", group, "members", body=body))
     words = f"{group}: on {', '.join(members)}"
     return await until(anybody, lambda view: not _moves(view, {group}), words)
+
+
+def _row(view: View, group: str) -> Row:
+    row = view.group(group)
+    if row is None:
+        raise CommandError(f"there is no group {group}\n  next: `quorate group list`")
+    return row
 
 
 def _check(view: View, group: str, nodes: Sequence[str]) -> None:

@@ -105,7 +105,8 @@ def _read(
         group, number = find_queue(paths, vhost, queue)
         return lost_messages(paths, group, number, from_ms=from_ms, to_ms=to_ms)
     except NoHistory as none:
-        raise CommandError(none.reason, 1) from none
+        advice = "\n  next: name its --vhost, or the data folder of a node that has known it"
+        raise CommandError(none.reason + (advice if none.code == "no_queue" else "")) from none
 
 
 def _row(lost: Any) -> Row:

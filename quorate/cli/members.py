@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorate.cli.api import Cluster, Commands
+from quorate.cli.api import Cluster, Commands, no_node
 from quorate.cli.asking import Yes, agree
 from quorate.cli.groups import GOES_ON, Wait
 from quorate.cli.moves import Anybody, Stage, View, until, watched
@@ -123,7 +123,7 @@ def node_replace(
         anybody = Anybody(cluster)
         view = await anybody.view()
         if view.node(old) is None:
-            raise CommandError(_unknown(old))
+            raise CommandError(no_node(old))
         view = await _added(anybody, new, address)
         stage.words = (
             f"node {new} is let in, node {old} stays until this command is given once more"
@@ -165,15 +165,11 @@ def _gone(node: str, view: View) -> str:
     return f"node {node}: removed; copies: {view.copies}"
 
 
-def _unknown(node: str) -> str:
-    return f"there is no node {node!r} in the cluster\n  next: `quorate node list`"
-
-
 def _check(view: View, node: str, successor: str | None, *, yes: bool) -> None:
     from node.operating.removal import risks_of
 
     if view.node(node) is None:
-        raise CommandError(_unknown(node))
+        raise CommandError(no_node(node))
     risks = risks_of(view.nodes, view.groups, node, successor)
     if not risks:
         return

@@ -127,7 +127,9 @@ def _from_folder(folders: Sequence[Path], named: Named, vhost: str, queue: str |
         )
         return history(paths, wanted)
     except NoHistory as none:
-        raise CommandError(none.reason, REFUSED) from none
+        advice = "\n  next: if it was deleted, give the message's id, as GROUP-ENTRY-OFFSET"
+        words = none.reason + (advice if none.code == "no_queue" else "")
+        raise CommandError(words, REFUSED) from none
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -30,9 +30,15 @@ def run_log_dump(
     as_json: bool,
 ) -> int:
     from cluster.log import dump
+    from cluster.log.format import KIND_NAMES
+    from cluster.log.reader import CORRUPT, TORN
 
     if not directory.is_dir():
         raise CommandError(f"{directory} is no folder: give a node's data folder", 2)
+    names = sorted((*KIND_NAMES.values(), CORRUPT, TORN))
+    for kind in kinds or ():
+        if kind not in names:
+            raise CommandError(f"--kind {kind}: there are {', '.join(names)}", 2)
     return dump.dump(
         str(log_folder(directory)),
         out=sys.stdout,

@@ -55,7 +55,7 @@ class Login:
         try:
             return self.password_file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise CommandError(f"{self.password_file} cannot be read: {error}", 2) from error
+            raise CommandError(f"{self.password_file} cannot be read: {why(error)}", 2) from error
 
     def tls(self) -> ssl.SSLContext | None:
         """None: as it is usual. Raises CommandError."""
@@ -70,7 +70,9 @@ class Login:
             if self.cert is not None:
                 context.load_cert_chain(self.cert)
         except (OSError, ValueError) as error:
-            raise CommandError(f"{file} cannot be used: {error}; give a PEM file", 2) from error
+            raise CommandError(
+                f"{file} cannot be used: {why(error)}; give a PEM file", 2
+            ) from error
         return context
 
 
@@ -150,6 +152,11 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
+def why(error: Exception) -> str:
+    """Without the number and the path that an OSError names."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def say(text: str) -> None:
     """Words for a person, on standard error, so that standard output stays clean."""
     viewing.clear()
@@ -217,7 +224,8 @@ def _explain(error: Exception) -> int | None:
         # Wrong usage; typer's own copy of click has another class for it than click.
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "quorate"
-        complain(f"{message()}\n  next: {command} --help")
+        if text := message():  # none when help is the answer
+            complain(f"{text}\n  next: {command} --help")
         return 2
     status = getattr(error, "exit_code", None)
     if isinstance(status, int):
@@ -225,8 +233,11 @@ def _explain(error: Exception) -> int | None:
         return status
     from quorate.local import LocalClusterError
 
-    if isinstance(error, LocalClusterError | OSError):
+    if isinstance(error, LocalClusterError):
         complain(str(error))
+        return 1
+    if isinstance(error, OSError):
+        complain(f"{error.filename}: {why(error)}" if error.filename else str(error))
         return 1
     return None
 

@@ -6,7 +6,7 @@ import getpass
 import sys
 from pathlib import Path
 
-from quorate.cli.output import CommandError
+from quorate.cli.output import CommandError, why
 
 
 def new_password(user: str, file: Path | None) -> str:
@@ -15,7 +15,7 @@ def new_password(user: str, file: Path | None) -> str:
         try:
             password = file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise CommandError(f"{file} cannot be read: {error}", 2) from error
+            raise CommandError(f"{file} cannot be read: {why(error)}", 2) from error
     elif file is None and sys.stdin.isatty():
         password = getpass.getpass(f"New password of {user}: ")
         if getpass.getpass("Once more: ") != password:

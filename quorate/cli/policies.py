@@ -9,7 +9,7 @@ import typer
 
 from quorate.cli.api import AnyVhost, Commands, InVhost, no_vhost
 from quorate.cli.output import CommandError
-from quorate.cli.queues import argument
+from quorate.cli.queues import arguments_of
 from quorate.cli.tables import pairs, show_rows
 
 policy_app = Commands()
@@ -25,14 +25,14 @@ def _table(operator: bool) -> str:
     return "operator-policies" if operator else "policies"
 
 
-def definition_of(words: list[str]) -> dict[str, Any]:
+def definition_of(words: list[str], example: str = "max-length=1000") -> dict[str, Any]:
     """One JSON object, or pairs of names and values. Raises CommandError."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
             return cast("dict[str, Any]", json.loads(words[0]))
         except ValueError as error:
             raise CommandError(f"the definition is no JSON: {error}", 2) from error
-    return dict(map(argument, words))
+    return arguments_of(words, example)
 
 
 @policy_app.command("list")

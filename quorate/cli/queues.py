@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from quorate.cli.api import Cluster, Commands, InVhost, Queue
+from quorate.cli.api import AnyVhost, Cluster, Commands, InVhost, Queue
 from quorate.cli.asking import Yes, agree, counted
 from quorate.cli.backlogs import backlog_app
 from quorate.cli.copies import copies_up
@@ -34,11 +34,17 @@ for _each in (backlog_app, split_app, relief_app):
     queue_app.add_typer(_each)
 
 
-def argument(text: str) -> tuple[str, Any]:
-    """`x-max-length=10` as name and value: a number, true, false or text."""
+def arguments_of(words: list[str] | None, example: str = "x-max-length=1000") -> dict[str, Any]:
+    return dict(argument(word, example) for word in words or [])
+
+
+def argument(text: str, example: str) -> tuple[str, Any]:
+    """`x-max-length=10` as name and value: a number, true, false or text. `example` is one that
+    would do there.
+    """
     name, found, value = text.partition("=")
     if not found or not name:
-        raise CommandError(f"{text!r} is not KEY=VALUE, such as x-max-length=1000", 2)
+        raise CommandError(f"{text!r} is not KEY=VALUE, such as {example}", 2)
     try:
         parsed: Any = json.loads(value)
     except ValueError:
@@ -60,7 +66,7 @@ def queue_declare(
     Arguments have RabbitMQ's names: `quorate queue declare jobs x-max-priority=9
     x-message-ttl=60000`.
     """
-    values = dict(map(argument, arguments or []))
+    values = arguments_of(arguments)
     answer = cluster.client(lambda client: client.declare(queue, values))
     if cluster.as_json:
         emit({"queue": queue, **answer})
@@ -71,9 +77,10 @@ def queue_declare(
 
 
 @queue_app.command("list")
-def queue_list(cluster: Cluster) -> int:
+def queue_list(cluster: AnyVhost) -> int:
     """All queues, with their leaders and how many messages they hold."""
     rows = cluster.client(lambda client: client.queues())
+    rows = [row for row in rows if cluster.vhost in (None, row["vhost"])]
     facts, groups = _facts(cluster), _groups(cluster)
     show_rows(
         [{**facts.get((row["vhost"], row["name"]), {}), **row} for row in rows],

@@ -106,7 +106,9 @@ def queue_relieve(
     above: Annotated[
         int, typer.Option("--above", min=1, help="Messages over which the oldest go there.")
     ] = 20_000_000,
-    above_bytes: Annotated[int, typer.Option("--above-bytes", min=1)] = 10_000_000_000,
+    above_bytes: Annotated[
+        int, typer.Option("--above-bytes", min=1, help="Or so many bytes.")
+    ] = 10_000_000_000,
     until: Annotated[
         int | None, typer.Option("--until", min=1, help="Default: a twentieth of --above.")
     ] = None,
@@ -142,6 +144,10 @@ def queue_relieve(
     wrong = levels.wrong()
     if wrong is None and uri is not None and rate is not None:
         wrong = "--rate holds for moves within a cluster; a shovel goes as fast as both sides do"
+    if wrong is None and uri is None and queue == to:
+        wrong = f"queue {to} would get its own messages: name another queue"
+    if wrong is None and uri is not None and not uri.startswith(("amqp://", "amqps://")):
+        wrong = f"--uri {uri!r} is no amqp:// or amqps:// address, such as amqp://user@host:5672"
     if wrong is not None:
         raise CommandError(wrong, 2)
     here = [queue] if uri is not None else [queue, to]

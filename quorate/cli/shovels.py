@@ -75,7 +75,7 @@ def shovel_add(
     """Make a shovel, or replace it: `quorate shovel add away src-uri=amqp:// src-queue=orders
     dest-uri=amqp://u:p@there dest-queue=orders`.
     """
-    value: dict[str, Any] = definition_of(definition)
+    value: dict[str, Any] = definition_of(definition, "src-queue=orders")
     created = cluster.api(
         lambda api: api.put("parameters", "shovel", cluster.vhost, shovel, body={"value": value}),
         missing=no_vhost(cluster.vhost),

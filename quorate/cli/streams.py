@@ -15,7 +15,7 @@ import typer
 from quorate.cli.api import AnyVhost, Commands, InVhost, no_vhost
 from quorate.cli.asking import Yes, agree, counted
 from quorate.cli.output import CommandError, emit, stdout
-from quorate.cli.queues import argument
+from quorate.cli.queues import arguments_of
 from quorate.cli.tables import Alarm, Columns, Row, cell, printable, show_rows
 
 if TYPE_CHECKING:
@@ -65,9 +65,11 @@ def _no_cursor(stream: str, cursor: str, vhost: str) -> str:
     )
 
 
-def _settings(given: list[str] | None) -> dict[str, Any]:
+def _settings(given: list[str] | None, example: str = "max_age=24h") -> dict[str, Any]:
     """Without a value it is the default."""
-    return {name: None if value == "" else value for name, value in map(argument, given or [])}
+    return {
+        name: None if value == "" else value for name, value in arguments_of(given, example).items()
+    }
 
 
 # --- what streams and cursors are like ------------------------------------------------------------
@@ -538,7 +540,12 @@ def cursor_add(
     """Make a cursor, or make sure that it exists like this. Who reads by its name gets what is not
     acknowledged yet: `quorate cursor add orders billing --filter 'orders.*.paid'`.
     """
-    body = {"ack_policy": acks, **_start(start), **_filtered(filters), **_settings(settings)}
+    body = {
+        "ack_policy": acks,
+        **_start(start),
+        **_filtered(filters),
+        **_settings(settings, "ack_wait=1m"),
+    }
     created = cluster.api(
         lambda api: api.put("streams", cluster.vhost, stream, "consumers", cursor, body=body),
         missing=_no_stream(stream, cluster.vhost),
@@ -562,7 +569,7 @@ def cursor_edit(
     filters: Filters = None,
 ) -> int:
     """Change some settings of a cursor; KEY= without a value is the default again."""
-    body = {**_filtered(filters), **_settings(settings)}
+    body = {**_filtered(filters), **_settings(settings, "ack_wait=1m")}
     if not body:
         raise CommandError("what shall change? such as ack_wait=1m or --filter 'orders.*'", 2)
     row = cluster.api(

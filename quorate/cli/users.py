@@ -9,7 +9,7 @@ import typer
 
 from quorate.cli.api import AnyVhost, Cluster, Commands, InVhost, exchange_word, shown_exchange
 from quorate.cli.asking import Yes, agree
-from quorate.cli.output import CommandError
+from quorate.cli.output import CommandError, say
 from quorate.cli.passwords import new_password
 from quorate.cli.tables import show_rows
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 user_app = Commands()
 permission_app = Commands()
 
+#: The last one lets a client name others as senders of its messages; the others are of the
+#: management API.
+TAGS = ("administrator", "monitoring", "policymaker", "management", "impersonator")
 #: A pattern that matches no name.
 NOTHING = "^$"
 
@@ -40,6 +43,14 @@ NewPassword = Annotated[
 
 def _missing(user: str) -> str:
     return f"there is no user {user!r}\n  next: `quorate user list`, or `quorate user add {user}`"
+
+
+def _name_idle(cluster: Cluster, tags: list[str] | None) -> None:
+    """RabbitMQ keeps any tag, and so do we."""
+    idle = [tag for tag in tags or [] if tag not in TAGS]
+    if idle and not cluster.as_json:
+        known = ", ".join(TAGS)
+        say(f"{', '.join(idle)}: no tag that says anything here; those are {known}")
 
 
 @user_app.command("list")
@@ -89,6 +100,7 @@ def user_add(
         await api.put("users", user, body={"password": password, "tags": tags or []})
 
     cluster.api(add)
+    _name_idle(cluster, tags)
     words = f"user {user}: made; `quorate permission set {user} ...` says what it may do"
     return cluster.done(words, user=user, created=True, tags=tags or [])
 
@@ -128,6 +140,7 @@ def user_tags(cluster: Cluster, user: Name, tags: Tags = None) -> int:
         await api.put("users", user, body={**kept, "tags": tags or []})
 
     cluster.api(change, missing=_missing(user))
+    _name_idle(cluster, tags)
     words = f"user {user}: " + (f"tags {', '.join(tags)}" if tags else "no tags")
     return cluster.done(words, user=user, tags=tags or [])
 

@@ -9,7 +9,7 @@ import typer
 from quorate.cli.api import Cluster, Commands
 from quorate.cli.asking import Yes, agree, counted
 from quorate.cli.output import CommandError
-from quorate.cli.queues import argument
+from quorate.cli.queues import arguments_of
 from quorate.cli.tables import pairs, show_rows
 from quorate.errors import Refused
 
@@ -134,7 +134,7 @@ def vhost_limits(
     ] = None,
 ) -> int:
     """Show the limits of a virtual host, or set some."""
-    wanted = dict(map(argument, limits or []))
+    wanted = arguments_of(limits, "max-queues=100")
     for name, value in wanted.items():
         if name not in LIMITS or type(value) is not int:
             raise CommandError(

@@ -495,7 +495,31 @@ def test_where_and_who_may_stand_before_a_command_and_after_it(
         ("policy set bad x {", 2, "no JSON"),
         ("policy set bad x max-length", 2, "KEY=VALUE"),
         ("policy set bad x max-length=1 --apply-to topics", 2, "--apply-to"),
+        ("policy set bad x bogus", 2, "such as max-length=1000"),
         ("policy delete nope --operator", 1, "quorate policy list --operator"),
+        ("shovel add s bogus", 2, "such as src-queue=orders"),
+        ("vhost limits / bogus", 2, "such as max-queues=100"),
+        ("stream add s bogus", 2, "such as max_age=24h"),
+        ("stream add s max_agee=3", 1, "'max_agee'; there are allow_atomic, allow_batched"),
+        ("cursor add s c bogus", 2, "such as ack_wait=1m"),
+        ("exchange declare e topic", 2, "that is an option: --type topic"),
+        ("exchange declare e bogus", 2, "--type TYPE, one of direct, fanout, topic, headers, x-"),
+        ("exchange declare amq.topic --type fanout", 1, "quorate exchange list"),
+        ("exchange publish amq.topic x --property a", 2, "such as content_type=text/plain"),
+        ("exchange publish amq.topic x --header a", 2, "such as x-match=any"),
+        ("binding add amq.topic q bogus", 2, "such as x-match=any"),
+        ("publish q x --vhost nowhere", 1, "quorate vhost list"),
+        ("publish q x --batch 0", 2, "greater than or equal to 1"),
+        ("consume q --vhost nowhere", 1, "quorate vhost list"),
+        ("consume q --idle -1", 2, "--idle"),
+        ("queue list --vhost nowhere", 1, "quorate vhost list"),
+        ("queue relieve q q --once", 2, "name another queue"),
+        ("queue relieve q r --uri there --once", 2, "'there' is no amqp:// or amqps://"),
+        ("queue move q r --where size=3", 2, "key, exchange, reason, state, priority, older-than"),
+        ("group move bogus n1", 1, "quorate group list"),
+        ("group move default-1 n9", 1, "quorate node list"),
+        ("group rebuild default-1 n9", 1, "no copy of group default-1; these hold one: "),
+        ("backup verify", 2, "quorate backup verify DIR"),
         ("exchange declare amq.mine", 1, "reserved prefix"),
         ("exchange declare amq.topic --type direct", 1, "inequivalent arg 'type'"),
         ("exchange declare e --type random", 2, "--type"),
@@ -523,6 +547,51 @@ def test_a_refusal_is_a_line_with_the_next_step(
     assert words in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["stream", "add", "s", "max_msgs=many"], "max_msgs is no number"),
+        (["policy", "set", "p", "x", "max-length=x"], "invalid value 'x' for 'max-length'"),
+        (["policy", "set", "p", "x", "ha-mode=all"], "ha-mode: queues are not mirrored"),
+        (["definitions", "import", "/nowhere"], "/nowhere cannot be read: No such file"),
+        (["definitions", "export", "/nowhere/x"], "/nowhere/x cannot be written: No such file"),
+        (["user", "add", ""], "a name is empty"),
+        (["vhost", "delete", "", "--yes"], "a name is empty"),
+    ],
+)
+def test_a_refusal_says_only_what_is_wrong(capsys: Output, command: list[str], words: str):
+    assert run(command) in (1, 2)
+
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "next: " not in line]
+    beginning, found, _ = said.partition(words)
+    assert (beginning.count(":"), bool(found)) == (2 if "refused" in said else 1, True)
+
+
+def test_a_group_of_commands_shows_its_help(capsys: Output):
+    assert run(["queue", "delayed"]) == 2
+    said = capsys.readouterr()
+    assert "retime" in said.out + said.err
+    assert "quorate:" not in said.err
+
+
+def test_queues_of_one_virtual_host_are_listed(capsys: Output):
+    assert run(["vhost", "add", "apart"]) == 0
+    assert run(["queue", "declare", "here", "--vhost", "apart"]) == 0
+    for vhost, found in (("apart", ["here"]), ("/", [])):
+        rows = rows_of(capsys, "queue", "list", "--vhost", vhost)
+        assert [row["name"] for row in rows if row["name"] == "here"] == found
+    assert run(["vhost", "delete", "apart", "--yes"]) == 0
+
+
+def test_tags_that_mean_nothing_are_named(capsys: Output, monkeypatch: pytest.MonkeyPatch):
+    add_user(monkeypatch, "tess", "management")
+    capsys.readouterr()
+    assert run(["user", "tags", "tess", "management", "admin"]) == 0
+    words = capsys.readouterr().err
+    assert "admin: no tag that says anything here; those are administrator, monitoring" in words
+    assert "management:" not in words
 
 
 def test_who_may_not_is_told_who_may(capsys: Output, monkeypatch: pytest.MonkeyPatch):

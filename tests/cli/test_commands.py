@@ -20,6 +20,7 @@ import pytest
 
 from quorate import numbered
 from quorate.cli import run
+from quorate.cli.app import command_line
 from quorate.cli.copies import copies_up
 from quorate.cli.nodes import groups_table, lag_of, log_folder
 from quorate.cli.tables import Alarm, show_rows
@@ -212,6 +213,7 @@ def test_status_shows_the_cluster(cluster: FakeCluster, capsys: Output):
         ("consume", 2, "quorate consume --help"),
         ("nonsense", 2, "nonsense"),
         ("log dump /nowhere", 2, "/nowhere"),
+        ("log dump . --kind bogus", 2, "--kind bogus: there are alarm, archive, backup"),
         ("node start --config /nowhere", 2, "/nowhere"),
         ("node start --nonsense 1", 2, "nonsense"),
     ],
@@ -225,6 +227,18 @@ def test_an_error_is_a_line_with_the_next_step(
     assert words in said.err
     assert "Traceback" not in said.err
     assert "word@" not in said.err
+
+
+def _commands(group: Any) -> Iterator[Any]:
+    for each in group.commands.values():
+        yield from _commands(each) if hasattr(each, "commands") else [each]
+
+
+def test_all_that_a_command_takes_is_explained():
+    for command in _commands(command_line()):
+        assert command.help, command.name
+        for each in command.params:
+            assert each.help or each.name == "help", (command.name, each.name)
 
 
 @pytest.mark.parametrize(

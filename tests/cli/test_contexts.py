@@ -65,7 +65,11 @@ def test_two_clusters_at_once_are_refused(capsys: Output):
     assert run(["status", "--context", "live", "--url", "127.0.0.1:2"]) == 2
     assert "give one of them" in capsys.readouterr().err
     assert run(["status", "--context", "life"]) == 1
-    assert "(there are: live)" in capsys.readouterr().err
+    assert "(there are: live): `quorate context add life " in capsys.readouterr().err
+    assert run(["context", "remove", "life"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no context 'life' (there are: live)" in said
+    assert "context add" not in said
 
 
 def test_what_the_command_line_says_beats_the_context(tmp_path: Path):

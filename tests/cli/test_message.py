@@ -117,6 +117,7 @@ def test_a_folder_is_read_without_a_cluster(data: Path, capsys: Output):
         (["1-4-0", "--queue", "orders"], 2, "goes without --queue"),
         (["shop:0", "--queue", "orders"], 2, "PUBLISHER:SEQNO such as shop:17"),
         (["1", "--queue", "orders"], 1, "knows no queue 'orders'"),
+        (["1", "--queue", "orders"], 1, "next: if it was deleted, give the message's id"),
     ],
 )
 def test_what_cannot_be_told_is_explained(
@@ -126,6 +127,14 @@ def test_what_cannot_be_told_is_explained(
     shown = capsys.readouterr()
     assert reason in shown.err
     assert shown.out == ""
+
+
+def test_what_a_queue_lost_needs_the_queue(data: Path, capsys: Output):
+    window = ["--from", "2026-11-24", "--to", "2026-11-25"]
+    assert run(["recover-messages", "--data", str(data), "--queue", "orders", *window]) == 1
+    said = capsys.readouterr().err
+    assert "knows no queue 'orders' in vhost '/'\n  next: name its --vhost" in said
+    assert "GROUP-ENTRY-OFFSET" not in said
 
 
 def test_a_folder_without_a_log_and_an_archive_without_a_folder_are_wrong_usage(

@@ -26,7 +26,7 @@ def of_consumer(values: Mapping[str, Any]) -> Json:
 def _given(values: Mapping[str, Any], known: Iterable[str], spans: Iterable[str]) -> Json:
     unknown = sorted(values.keys() - set(known))
     if unknown:
-        raise _bad(f"there is no setting {unknown[0]!r}")
+        raise _bad(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
     found = dict(values)
     for name in spans:
         value = found.get(name)
