@@ -102,6 +102,7 @@ class DriveLoop:
         self._beats: dict[NodeId, list[list[Any]]] = {}  # of this iteration
         self._beat_at: dict[NodeId, float] = {}  # when any last left, in monotonic seconds
         self._answers: dict[NodeId, dict[GroupId, list[Any]]] = {}  # that wait for them
+        self._joining: list[Callable[[], None]] = []
         self._sleeper: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf  # it may be early: it looks who is due
@@ -201,7 +202,19 @@ class DriveLoop:
             self._to_step[group.id] = group
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
+            self._join()
             sleeper.set_result(None)
+
+    def join(self, work: Callable[[], None]) -> None:
+        """Call it just before the next iteration, which it does not bring about: what it proposes
+        then shares the write and the fsync of that one.
+        """
+        self._joining.append(work)
+
+    def _join(self) -> None:
+        joining, self._joining = self._joining, []
+        for work in joining:
+            asyncio.get_running_loop().call_soon(work)
 
     async def run(self) -> None:
         """Iterate until `stop`."""
@@ -209,6 +222,7 @@ class DriveLoop:
         try:
             while not self._stopping:
                 if self._to_step:
+                    self._join()
                     await asyncio.sleep(0)  # let sockets be read between two iterations
                 elif self._failure is None:
                     self._sleeper = loop.create_future()

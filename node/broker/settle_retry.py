@@ -30,8 +30,8 @@ PATIENCE_S = 300.0
 #: For callers that wait for an answer.
 ANSWER_S_MAX = 15.0
 
-#: How long acks wait for others that nobody waits for either, so that all of them cost the groups
-#: of this node one write and one fsync.
+#: How long acks that nobody waits for wait for other work of this node's groups, to share its write
+#: and its fsync, or for each other.
 SOON_S = 0.005
 
 #: What may be said of deliveries; the last two are no settles, and go the same way, in its order.
@@ -48,14 +48,19 @@ class SettleRetry:
         #: The latest of each consumer, until it is decided.
         self._credits: dict[tuple[GroupId, QueueId, ConsumerKey], SetCredit] = {}
         self._soon: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def soon(self, settle: Callable[[], None]) -> None:
-        """Call `settle` within `SOON_S`, together with those of other channels."""
-        if not self._soon:
-            asyncio.get_running_loop().call_later(SOON_S, self._settle_soon)
+        """Call `settle` within `SOON_S`: with the next work of the groups of this node."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._settle_soon)
+            self._cluster.drive_loop.join(self._settle_soon)
         self._soon.append(settle)
 
     def _settle_soon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         soon, self._soon = self._soon, []
         for settle in soon:
             settle()

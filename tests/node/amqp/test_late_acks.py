@@ -15,6 +15,7 @@ import pytest
 from cluster.groups.outcome import Done
 from cluster.machine.arguments import GROUP_KEY
 from cluster.machine.commands import Command, Settle
+from cluster.raft.drive_loop import DriveLoop
 from node.broker import settle_retry
 from tests.node.nodes import Nodes, machine_of, until
 
@@ -90,8 +91,15 @@ async def consuming(nodes: Nodes) -> AsyncIterator[Consuming]:
 
 
 @pytest.fixture
-def never(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for other work only."""
     monkeypatch.setattr(settle_retry, "SOON_S", NEVER_S)
+
+
+@pytest.fixture
+def never(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for what makes them known at once."""
+    monkeypatch.setattr(DriveLoop, "join", lambda *_: None)
 
 
 async def acked_three(consuming: Consuming, patch: pytest.MonkeyPatch) -> None:
@@ -106,6 +114,15 @@ async def acked_three(consuming: Consuming, patch: pytest.MonkeyPatch) -> None:
 
 async def test_acks_are_told_soon(consuming: Consuming, monkeypatch: pytest.MonkeyPatch):
     await acked_three(consuming, monkeypatch)
+    await until(lambda: consuming.settled)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_acks_are_told_with_the_next_work_of_any_group(
+    consuming: Consuming, monkeypatch: pytest.MonkeyPatch
+):
+    await acked_three(consuming, monkeypatch)
+    await consuming.channel.queue_declare("other", durable=True)
     await until(lambda: consuming.settled)
 
 
