@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--only", help="workloads: w1,w3-amqp; all, if not given")
     run.add_argument(
         "--pace",
-        type=_pace,
+        type=pace,
         default=1.0,
         help="how often publishers publish: 0.25, a quarter as often",
     )
@@ -96,13 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _pace(text: str) -> float:
-    pace = float(text)
-    if not 0 < pace < math.inf:
+def pace(text: str) -> float:
+    """Its name is in argparse's message."""
+    found = float(text)
+    if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(
             f"{text} is no pace: it is more than 0, and 1 is the usual one"
         )
-    return pace
+    return found
 
 
 def _run(given: argparse.Namespace, console: Console) -> int:

@@ -138,7 +138,7 @@ class KeptLetters:
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The outbox has to be told this before any goes, by who still leads in this term."""
+    """A command for the outbox, before any letter goes; only while its leader leads this term."""
 
     command: PutOffDeadLetters | SendDeadLetters
     rules: _Rules
@@ -202,8 +202,8 @@ class DeadLetters:
                     if isinstance(found, list):
                         done = await self._move_up(group, queue, found, cut_off=cut_off)
                     elif isinstance(found, _First):
-                        # In order is only what was judged by one catalog. But it may change and
-                        # change: once is enough.
+                        # Letters keep their order only if one catalog judged all of them. If it has
+                        # changed, judge again; but once only, as it may go on changing.
                         again = not again and self._rules(group, queue) != found.rules
                         done = again or await self._prepare(group, found, cut_off=cut_off)
                 if done:

@@ -1027,8 +1027,8 @@ NODES = (
     Mutant(
         "an ack waits though its consumer has no room for another message",
         "node/protocols/amqp/deliveries.py",
-        "open_max > (consumer.credit or LATE_MAX)",
-        "open_max > LATE_MAX",
+        "open_max > (consumer.credit or LATE_CREDIT)",
+        "open_max > LATE_CREDIT",
         (by_tests("tests/node/amqp/test_late_acks.py", words="without_room"),),
     ),
     Mutant(

@@ -51,9 +51,9 @@ from node.protocols.amqp.writer import Stream, WritingChannel
 from node.routing.shards import shards_of
 
 Verdict = Literal["ack", "requeue", "discard"]
-#: So many acks of a channel whose consumers have no limit are told at once.
-LATE_MAX = 512
 
+#: The credit of a consumer without a limit, when it is asked whether its acks may wait.
+LATE_CREDIT = 512
 
 NO_KEY = ConsumerKey(0)
 SINGLE_ACTIVE = "x-single-active-consumer"
@@ -90,9 +90,9 @@ class ChannelConsumer:
         self.name = self.name or self.info.name
 
     @property
-    def settles_late(self) -> bool:
-        """While it has room, nothing waits for what it has acked: no consumer is behind it, and no
-        message either, as one of the same group is.
+    def may_ack_late(self) -> bool:
+        """While it has room. In a split queue its members share a prefetch, and the next message of
+        a group waits for the ack of the one before.
         """
         return self.family is None and GROUP_KEY not in self.info.arguments
 
@@ -331,7 +331,7 @@ class ChannelSettles:
         self._counted = counted
         self._transaction: list[tuple[Verdict, list[Taken[ChannelConsumer]]]] | None = None
         self._all_decided: asyncio.Event | None = None
-        self._late: list[Taken[ChannelConsumer]] = []  # acked, and soon to be told
+        self._late: list[Taken[ChannelConsumer]] = []  # acked, not proposed yet
         self._late_count = 0
 
     def up_to(self, verdict: Verdict, tag: int) -> None:
@@ -393,14 +393,14 @@ class ChannelSettles:
             self.propose(group, step)
 
     def _may_wait(self, acked: Sequence[Taken[ChannelConsumer]]) -> bool:
-        """Whether these were kept, to be told soon with others: their consumers have room for more
-        than they hold, so nothing that is ready waits for them.
+        """Keeps them for a moment, to propose them with others, if the channel holds at most half
+        of what each of their consumers may: then no message that is ready waits for them.
         """
         count = self._late_count + sum(part.last - part.first + 1 for part in acked)
         open_max = 2 * (self.unacked.count + count)
         for part in acked:
             consumer = part.consumer
-            if not consumer.settles_late or open_max > (consumer.credit or LATE_MAX):
+            if not consumer.may_ack_late or open_max > (consumer.credit or LATE_CREDIT):
                 return False
         if not self._late:
             self._settle_retry.soon(self.flush)
@@ -409,7 +409,7 @@ class ChannelSettles:
         return True
 
     def flush(self) -> None:
-        """Tell the leaders what was acked."""
+        """Propose what was kept."""
         late, self._late, self._late_count = self._late, [], 0
         for group, step in steps_of("ack", late):
             self.propose(group, step)

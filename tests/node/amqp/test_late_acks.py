@@ -122,7 +122,8 @@ async def test_acks_are_told_with_the_next_work_of_any_group(
     consuming: Consuming, monkeypatch: pytest.MonkeyPatch
 ):
     await acked_three(consuming, monkeypatch)
-    await consuming.channel.queue_declare("other", durable=True)
+    assert not consuming.settled
+    await consuming.nodes.declare("other")
     await until(lambda: consuming.settled)
 
 
