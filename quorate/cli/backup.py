@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -132,13 +133,27 @@ def _ms(text: str | None) -> int | None:
 
 def run_kept(cluster: Cluster, folder: Path, keep: int) -> int:
     """One more in a folder of backups. Older ones go when it is whole, never before."""
-    made = folder / datetime.now(UTC).strftime(DATED)
+    made = dated(folder)
     status = run_backup(cluster, made) or run_verify(made, as_json=cluster.as_json)
     if status == 0:
         for old in _surplus(folder, made, keep):
             shutil.rmtree(old)
             complain(f"{old}: removed, {keep} are kept")
     return status
+
+
+def dated(folder: Path) -> Path:
+    """Made here, so that another run within the same second takes the next one."""
+    while True:
+        named = folder / datetime.now(UTC).strftime(DATED)
+        try:
+            named.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            sleep(0.1)
+        except OSError as error:
+            raise _unusable(named, error) from error
+        else:
+            return named
 
 
 def _surplus(folder: Path, made: Path, keep: int) -> list[Path]:
@@ -240,9 +255,13 @@ def _make_empty(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         busy = any(folder.iterdir())
     except OSError as error:
-        raise CommandError(f"{folder} cannot be used: {error.strerror}", 2) from error
+        raise _unusable(folder, error) from error
     if busy:
         raise CommandError(f"{folder} is not empty: give a folder that is new or empty", 2)
+
+
+def _unusable(folder: Path, error: OSError) -> CommandError:
+    return CommandError(f"{folder} cannot be used: {error.strerror}", 2)
 
 
 def _replay(folder: Path, *, shown: bool) -> tuple[Object, list[Replayed]]:
