@@ -147,7 +147,7 @@ def test_a_right_history_accuses_nobody(spark: Any, tmp_path: Path) -> None:
 
 
 def _shop() -> Told:
-    """Queues that lose messages or get them from elsewhere, as they should; and three crimes."""
+    """Queues that lose messages or get them from elsewhere, as they should; and four crimes."""
     told = Told()
 
     def declare(queue: str, **arguments: Any) -> None:
@@ -171,7 +171,15 @@ def _shop() -> Told:
     told.publish(8, 3, ordered=True)
     told.deliver("p:10", token=5, first=1)
     told.deliver("p:9", "phantom:1", token=6, first=2)
-    for queue in ("short", "dead", "plain", "gone", "bound", "late", "q"):
+    told.publish(11, 2, queue="source")
+    told.deliver("p:11", token=7, first=1, queue="far")
+    told.settle("p:11", token=7, queue="far")
+    told.deliver("p:11", token=8, first=2, queue="far")  # a link may send it twice
+    told.publish(13, 2, queue="a")
+    told.publish(13, 2, queue="b")
+    told.deliver("p:13", "p:14", token=9, first=1, queue="a")
+    told.deliver("p:13", token=10, first=1, queue="b")
+    for queue in ("short", "dead", "plain", "gone", "bound", "late", "q", "source", "far", "b"):
         told.drain(queue)
     return told
 
@@ -186,6 +194,8 @@ def test_what_queues_are_made_for_is_no_crime(spark: Any, tmp_path: Path) -> Non
     found = provable(ops, anomalies(ops, [])).collect()
 
     assert {(row.queue, row.message, row.kind) for row in found} == {
+        ("source", "p:12", "lost"),
+        ("b", "p:14", "lost"),
         ("q", "p:8", "lost"),
         ("q", "phantom:1", "unexpected"),
         ("q", "p:10", "stored out of order"),

@@ -30,6 +30,14 @@ OPS: Final = (
 #: Not proof of anything: a queue that was not drained may still hold it.
 UNDECIDED: Final = "missing, not drained"
 ORDER: Final = ("stored out of order", "first delivered out of order")
+#: What a message looks like that is in its queue twice, as links may send it.
+TWICE: Final = (
+    "stored twice",
+    "duplicated without the flag",
+    "delivered after its settle",
+    "settled twice",
+    "count went back",
+)
 #: Arguments with which messages leave a queue without a consumer.
 LEAVING: Final = (
     "x-message-ttl",
@@ -72,12 +80,23 @@ def anomalies(ops: DataFrame, single_active: Sequence[str]) -> DataFrame:
 def provable(ops: DataFrame, found: DataFrame) -> DataFrame:
     """Of `found`, what is wrong whatever these queues are for. A checker is told which queues are
     its own; here a queue may expire messages, be deleted and made anew, delay, or get what was
-    published elsewhere, through an exchange or as a dead letter.
+    published elsewhere: through an exchange, as a dead letter, or over a link (a shovel, a
+    federation), which takes it from the queue that it was published to and may send it twice.
     """
     flat = ops.select("run", "type", "f", F.col("index"), "value.*")
     asked = _published(flat).where("type = 'invoke'")
     here = asked.select(*_KEY, F.lit(True).alias("here")).distinct()
     anywhere = asked.select("run", "message", F.lit(True).alias("anywhere")).distinct()
+    to_a_queue = asked.where("queue is not null").select("run", "message").distinct()
+    came = (
+        flat.where("f = 'deliver'")
+        .select("run", "queue", F.explode("messages").alias("message"))
+        .distinct()
+        .join(here, _KEY, "left_anti")
+        .join(to_a_queue, ["run", "message"], "left_semi")
+    )
+    left = came.select("run", "message", F.lit(True).alias("left_here")).distinct()
+    came = came.withColumn("came_here", F.lit(True))
     arguments = F.map_keys(F.coalesce("arguments", F.create_map().cast("map<string, string>")))
     leaving = F.arrays_overlap(arguments, F.array(*map(F.lit, LEAVING)))
     queues = (
@@ -95,10 +114,12 @@ def provable(ops: DataFrame, found: DataFrame) -> DataFrame:
     doubtful = (
         F.when(kind == UNDECIDED, True)
         .when(kind == "unexpected", F.col("anywhere"))
-        .when(kind == "lost", deleted | F.col("leaving"))
+        .when(kind == "lost", deleted | F.col("leaving") | F.col("left_here").isNotNull())
+        .when(kind.isin(*TWICE), F.col("came_here"))
         .when(kind.isin(*ORDER), deleted | F.col("mixed") | F.col("here").isNull())
     )
     known = found.join(queues, ["run", "queue"], "left").join(here, _KEY, "left")
+    known = known.join(came, _KEY, "left").join(left, ["run", "message"], "left")
     known = known.join(anywhere, ["run", "message"], "left")
     return known.where(~F.coalesce(doubtful, F.lit(False))).select(found.columns)
 
