@@ -23,6 +23,7 @@ new machine version on.
 |         |         | changes of consumers leave the rest of their settings, |
 |         |         | and hold for what was delivered; clients' own markers have none; |
 |         |         | a delay holds also for what waits already; |
+|         |         | they wait for the sequence with which they begin; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
 |         |         | fetched by position, and end no cycle of dead letters when they are |
@@ -70,6 +71,9 @@ FOLLOWS_SINCE: Final = 5
 
 #: From when on a consumer may say of what waits to be delivered again that it shall wait longer.
 MOVES_SINCE: Final = 5
+
+#: From when on a consumer of a stream may begin at a sequence that is yet to come.
+AHEAD_SINCE: Final = 5
 
 #: From when on a stream knows which of its clients' messages are markers.
 MARKERS_SINCE: Final = 5

@@ -32,7 +32,7 @@ FETCHED_MAX: Final = 65_536
 TOO_LARGE: Final = "too_large"
 #: Deadlines of what is held no longer, beside one for each range that is.
 DEADLINES_SLACK: Final = 64
-#: Of deliveries: more than there ever are.
+#: Of messages and deliveries: more than there ever are.
 NUMBER_MAX: Final = 1 << 62
 #: So many given back are taken out of the waiting ones one by one.
 TAKEN_ONE_BY_ONE: Final = 8
@@ -102,7 +102,8 @@ class StreamConsumer:
         self.created_ms = created_ms
         self.filter: Filter = NO_FILTER
         self._finder = Finder()
-        self.cursor = 1  # first sequence that it was not given, of those that come in order
+        #: First sequence that it was not given, of those that come in order; perhaps yet to come.
+        self.cursor = 1
         #: Sequences below the cursor that come before it.
         self.picked: RangeMap[None] = RangeMap()
         self.pending = 0  # messages that it has yet to get
@@ -644,10 +645,10 @@ class StreamConsumer:
         assert self.was_ready == self.may_fetch, "nobody was told that there is something"
 
 
-def is_state(state: RestoreConsumer, next_sequence: int) -> bool:
-    """Can a consumer of a stream be like that, whose next message has this sequence?"""
+def is_state(state: RestoreConsumer) -> bool:
+    """Can a consumer be like that?"""
     (given, given_last, given_ms), (floor, floor_last, floor_ms) = state.delivered, state.floor
-    if not 0 < state.cursor <= next_sequence:
+    if not 0 < state.cursor <= NUMBER_MAX:
         return False
     if not (0 <= floor <= given <= NUMBER_MAX and given_ms >= 0 and floor_ms >= 0):
         return False

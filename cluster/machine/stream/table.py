@@ -27,7 +27,13 @@ from cluster.machine.replies import (
     Reply,
     StreamChunk,
 )
-from cluster.machine.stream.consumers import Held, StreamConsumer, is_state, without
+from cluster.machine.stream.consumers import (
+    NUMBER_MAX,
+    Held,
+    StreamConsumer,
+    is_state,
+    without,
+)
 from cluster.machine.stream.errors import (
     CONSUMER_EXISTS,
     CONSUMER_MISSING,
@@ -44,7 +50,7 @@ from cluster.machine.stream.settings import (
 )
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
-from cluster.machine.versions import FOLLOWS_SINCE, MOVES_SINCE, SENT_SINCE
+from cluster.machine.versions import AHEAD_SINCE, FOLLOWS_SINCE, MOVES_SINCE, SENT_SINCE
 from cluster.types import ConsumerKey
 
 CONSUMERS_MAX: Final = 65_536
@@ -85,9 +91,9 @@ class ConsumerTable:
             if known.config != config:
                 self._change(context, known, config)
             if command.begin > 0:
-                self._begin_anew(known, command.begin)
+                self._begin_anew(context, known, command.begin)
             return Ok(0)
-        self._start(consumer)
+        self._start(context, consumer)
         self.by_name[settings.name] = consumer
         consumer.paused = settings.pause_until_ms > context.now_ms
         self._wake(consumer)
@@ -127,7 +133,7 @@ class ConsumerTable:
                     )
         return None
 
-    def _start(self, consumer: StreamConsumer) -> None:
+    def _start(self, context: ApplyContext, consumer: StreamConsumer) -> None:
         """Where it begins, and how much there is for it."""
         retained, settings = self._retained, consumer.settings
         consumer.filter = wanted = retained.subjects.use(settings.filters)
@@ -147,7 +153,7 @@ class ConsumerTable:
                 for at in sorted(map(last_of, retained.subjects.matching(settings.filters))):
                     consumer.picked.put(at, at, None)
             case "by_start_sequence":
-                cursor = min(max(settings.start_seq, retained.first), retained.next)
+                cursor = self._ahead(context, max(settings.start_seq, retained.first))
             case "by_start_time":
                 cursor = retained.since(settings.start_ms)
             case "new":
@@ -179,10 +185,17 @@ class ConsumerTable:
         self._wake(consumer)
         self.news = True
 
-    def _begin_anew(self, consumer: StreamConsumer, sequence: int) -> None:
-        """As if nothing had been delivered; behind the last message: with the next one."""
+    def _ahead(self, context: ApplyContext, sequence: int) -> int:
+        """Where one begins that is to begin there. Before version 5 none waited for a message that
+        was yet to come: it began with the next one.
+        """
+        most = NUMBER_MAX if context.version >= AHEAD_SINCE else self._retained.next
+        return min(sequence, most)
+
+    def _begin_anew(self, context: ApplyContext, consumer: StreamConsumer, sequence: int) -> None:
+        """As if nothing had been delivered."""
         retained = self._retained
-        consumer.begin_at(min(sequence, retained.next))
+        consumer.begin_at(self._ahead(context, sequence))
         consumer.pending = retained.count_of(consumer.filter, consumer.cursor)
         self.let_go()
         self._wake(consumer)
@@ -194,7 +207,7 @@ class ConsumerTable:
             return self._missing(command.name)
         if self.settings.mirror is None:
             return Refused(NOT_ALLOWED, f"stream {self._identity.name} is not being restored")
-        if not is_state(command, self._retained.next):
+        if not is_state(command):
             return Refused(BAD_ARGUMENT, f"consumer {command.name} cannot have been like that")
         consumer.restore(self._retained, command, context.now_ms)
         if (recorder := self._identity.recorder) is not None:
@@ -399,25 +412,34 @@ class ConsumerTable:
                 self._leave_unwanted(first, last)
 
     def is_wanted(self, subject: bytes) -> bool:
-        """Does any consumer wait for messages of this subject?"""
-        return any(each.matches(subject) for each in self._retained.subjects.filters.values())
+        """Does any consumer wait for the next message, if it is of this subject?"""
+        if not any(each.matches(subject) for each in self._retained.subjects.filters.values()):
+            return False
+        sequence = self._retained.next
+        consumers = self.by_name.values()
+        return any(each.cursor <= sequence and each.filter.matches(subject) for each in consumers)
 
     # --- what happens to the stream, and time -----------------------------------------------------
 
     def appended(self, counts: Mapping[int, int]) -> None:
-        """So many messages of these subjects came."""
+        """So many messages of these subjects came, the last of all."""
         if not self.by_name:
             return
+        retained = self._retained
         found: dict[Patterns, int] = {}
-        for each in self._retained.subjects.filters.values():
+        for each in retained.subjects.filters.values():
             if each.patterns:
                 total = sum(count for one, count in counts.items() if one in each.ids)
             else:
                 total = sum(counts.values())
             if total:
                 found[each.patterns] = total
+        first = retained.next - sum(counts.values())
         for consumer in self.by_name.values() if found else ():
-            consumer.pending += found.get(consumer.filter.patterns, 0)
+            if consumer.cursor <= first:
+                consumer.pending += found.get(consumer.filter.patterns, 0)
+            elif consumer.cursor < retained.next:  # it waited for one of these
+                consumer.pending = retained.count_of(consumer.filter, consumer.cursor)
 
     def removed(self, first: int, last: int, subject_id: int) -> None:
         for consumer in self.by_name.values():

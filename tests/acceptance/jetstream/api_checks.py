@@ -79,6 +79,11 @@ def n2_consumer_reset(js: Visit) -> None:
     assert (about["num_ack_pending"], about["num_pending"]) == (0, 4)
     assert about["delivered"]["consumer_seq"] == 0
     assert js.fetch(stream, consumer, 1)[0].body == b"a"
+    assert js.got(verb, {"seq": 6})["reset_seq"] == 6
+    js.fill(stream, "e")
+    js.nothing(stream, consumer, "it begins with the sixth message")
+    js.fill(stream, "f")
+    assert js.fetch(stream, consumer, 1)[0].body == b"f"
 
 
 def n2_consumer_reset_errors(js: Visit) -> None:

@@ -314,6 +314,20 @@ def d11_by_start_sequence(js: Visit) -> None:
     assert bodies(js.fetch(stream, consumer, 2)) == ["c", "d"]
 
 
+def d11_by_a_start_sequence_that_is_yet_to_come(js: Visit) -> None:
+    """What comes before it is not for the consumer."""
+    stream = js.stream()
+    js.fill(stream, "a")
+    consumer = js.consumer(stream, deliver_policy="by_start_sequence", opt_start_seq=4)
+    assert js.about(stream, consumer)["delivered"]["stream_seq"] == 3
+    js.fill(stream, *"bc")
+    js.nothing(stream, consumer, "it begins with the fourth message")
+    assert js.about(stream, consumer)["num_pending"] == 0
+    js.fill(stream, *"de")
+    assert js.about(stream, consumer)["num_pending"] == 2
+    assert bodies(js.fetch(stream, consumer, 2)) == ["d", "e"]
+
+
 def d11_by_start_time(js: Visit) -> None:
     """From the first message that is no older than that."""
     stream = js.stream()

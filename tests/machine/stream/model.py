@@ -298,7 +298,8 @@ class Model:
         self.last_id = asked.get(ASKED_ID, "")
         if self.last_id:
             self.ids[self.last_id] = sequence, self.now_ms
-        wanted = any(each.means(subject) for each in self.consumers.values())
+        consumers = self.consumers.values()
+        wanted = any(each.means(subject) and each.cursor <= sequence for each in consumers)
         if self.settings.retention != "interest" or wanted:
             message = Message(subject, size + len(subject), self.now_ms, where=where)
             message.marks = ASKED_MARKER in asked and self.settings.marker_ttl_ms is not None
@@ -353,7 +354,7 @@ class Model:
                 made.picked = sorted(lasts.values())
             case "by_start_sequence":
                 first = min(self.messages, default=self.next)
-                made.cursor = min(max(settings.start_seq, first), self.next)
+                made.cursor = max(settings.start_seq, first)
             case "by_start_time":
                 since = [at for at, m in self.messages.items() if m.at_ms >= settings.start_ms]
                 made.cursor = min(since, default=self.next)

@@ -126,7 +126,6 @@ def test_only_the_one_that_is_meant_is_dropped():
         ({"deliver_policy": "last", "filter_subject": "a"}, [4], 1),
         ({"deliver_policy": "last", "filter_subject": "z"}, [], 0),
         ({"deliver_policy": "by_start_sequence", "opt_start_seq": 4}, [4, 5, 6], 3),
-        ({"deliver_policy": "by_start_sequence", "opt_start_seq": 99}, [], 0),
         ({"deliver_policy": "by_start_time", "opt_start_ms": START_MS + 1}, [4, 5, 6], 3),
         ({"deliver_policy": "by_start_time", "opt_start_ms": START_MS + 11}, [], 0),
         ({"deliver_policy": "last_per_subject"}, [4, 5, 6], 3),
@@ -146,6 +145,67 @@ def test_where_a_consumer_begins(config: dict[str, Any], first: list[int], pendi
     s.stored("z")
     wanted = config.get("filter_subject", "z") == "z" and "filter_subjects" not in config
     assert s.fetch() == ([7] if wanted else [])
+
+
+def ahead(s: Streams, sequence: int, **config: Any) -> None:
+    s.consumer(**config, deliver_policy="by_start_sequence", opt_start_seq=sequence)
+
+
+@pytest.mark.parametrize("filtered", [{}, {"filter_subject": "a"}])
+def test_a_consumer_waits_for_the_sequence_with_which_it_begins(filtered: dict[str, Any]):
+    s = Streams()
+    s.stored("a", "a")
+    ahead(s, 5, **filtered)
+    info = s.of().info()
+    assert (info.delivered_stream, info.floor_stream, info.pending) == (4, 4, 0)
+    s.stored("a")
+    assert (s.of().info().pending, s.fetch()) == (0, [])
+    s.stored("b", "a", "b", "a")  # 4 to 7
+    assert s.fetch() == ([5, 7] if filtered else [5, 6, 7])
+    assert s.of().info().pending == 0
+    s.stored("a")
+    assert s.fetch() == [8]
+
+
+def test_a_consumer_waits_for_its_sequence_when_its_filter_or_all_messages_go():
+    s = Streams()
+    s.stored("a", "b")
+    ahead(s, 5, filter_subject="a")
+    s.consumer(filter_subjects=["a", "b"])
+    assert s.of().info().pending == 0
+    s.apply(s.purge())
+    s.stored("a", "b")
+    assert s.fetch() == []
+    s.stored("b")
+    assert s.fetch() == [5]
+
+
+def test_messages_before_the_one_with_which_all_begin_are_of_no_interest():
+    s = Streams(retention="interest")
+    ahead(s, 3)
+    assert [s.stored("a") for _ in range(4)] == [1, 2, 3, 4]
+    assert list(s.held()) == [3, 4]
+    assert s.fetch() == [3, 4]
+    s.ack(3, 4)
+    assert not s.held()
+
+
+def test_a_consumer_waits_for_a_sequence_that_never_comes():
+    s = Streams()
+    for sequence in (1 << 64) - 1, 1 << 80:
+        s.drop()
+        ahead(s, sequence)
+        s.stored("a")
+        assert s.fetch() == []
+        assert s.of().cursor < 1 << 63
+
+
+def test_before_version_5_a_consumer_did_not_wait_for_its_sequence():
+    s = Streams(version=4)
+    s.stored("a")
+    ahead(s, 5)
+    s.stored("a")
+    assert s.fetch() == [2]
 
 
 # --- handing out ----------------------------------------------------------------------------------
@@ -756,9 +816,11 @@ def test_a_consumer_begins_anew_where_it_is_told_to():
     assert (info.floor_consumer, info.floor_stream, info.pending) == (0, 1, 1)
     assert s.fetch() == [3]
 
-    s.apply(PutConsumer(STREAM, s.of().config, "update", 99))
+    s.apply(PutConsumer(STREAM, s.of().config, "update", 6))
     s.stored("a")
-    assert s.fetch() == [5]
+    assert s.fetch() == []
+    s.stored("a")
+    assert s.fetch() == [6]
 
 
 def test_of_what_is_given_up_it_is_told_why():

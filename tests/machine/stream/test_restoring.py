@@ -62,6 +62,17 @@ def test_a_consumer_goes_on_where_it_was():
     assert [(each.first, each.delivery_count) for each in again] == [(3, 2), (9, 2), (10, 2)]
 
 
+def test_one_that_waits_for_its_sequence_waits_on():
+    s = restored()
+    waits = RestoreConsumer(STREAM, "c", 13, (0, 12, 0), (0, 12, 0), (), (), ())
+    assert s.apply(waits) == Ok(1)
+    published(s)
+    s.stored("a", "a")
+    assert s.fetch() == []
+    s.stored("a")
+    assert s.fetch() == [13]
+
+
 def test_it_is_only_while_the_stream_is_restored():
     s = restored()
     published(s)
@@ -75,7 +86,7 @@ def test_it_is_only_while_the_stream_is_restored():
     "wrong",
     [
         {"cursor": 0},
-        {"cursor": 12},
+        {"cursor": 1 << 63},
         {"cursor": 9},  # one that comes in order is picked
         {"delivered": (5, 7, 0)},  # one was delivered under a higher number
         {"delivered": (9, 9, 0)},
