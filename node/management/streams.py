@@ -16,7 +16,7 @@ from node.management.errors import ApiError, bad_request
 from node.management.messages import encoded
 from node.management.paging import listed, listed_as_is
 from node.protocols.nats.jetstream import given, origins, shown, stream_config
-from node.protocols.nats.jetstream.errors import NO_MESSAGE
+from node.protocols.nats.jetstream.errors import NO_MESSAGE, NO_SUCH_SEQUENCE
 from node.protocols.nats.jetstream.errors import ApiError as StreamError
 from node.protocols.nats.jetstream.requests import Call as Request
 from node.protocols.nats.jetstream.times import text_of_ms
@@ -43,7 +43,7 @@ async def ask(call: Call, verb: str, said: Json | None = None, consumer: str = "
 def _failed(error: StreamError) -> ApiError:
     """Where JetStream says 500 of what the client did wrong, this is 400."""
     status, word = 400, "bad_request"
-    if error.code == 404 or error.text == NO_MESSAGE:
+    if error.code == 404 or error.text == NO_MESSAGE or error.number == NO_SUCH_SEQUENCE:
         status, word = 404, "not_found"
     elif error.number in _CONFLICTS:
         status, word = 409, "conflict"

@@ -514,15 +514,20 @@ def n2_stream_msg_get_nothing(js: Visit) -> None:
 def n2_stream_msg_delete(js: Visit) -> None:
     """One message; not twice, and not where it is denied."""
     name = js.stream()
-    js.fill(name, "a", "b")
+    js.fill(name, "a", "b", "c")
     delete = f"STREAM.MSG.DELETE.{name}"
     found = js.got(delete, {"seq": 1, "no_erase": True})
     assert found["type"] == f"{TYPE}stream_msg_delete_response"
     assert found["success"] is True
     js.refused(f"STREAM.MSG.GET.{name}", {"seq": 1}, 10037)
-    js.refused(delete, {"seq": 1}, 10057)
-    js.refused(delete, {"seq": 7}, 10057)
+    js.got(delete, {"seq": 3})
+    js.refused(delete, {"seq": 3}, 10043, 400)
+    for outside in (1, 7, None):
+        js.refused(delete, {"seq": outside}, 10057, 500)
     js.refused(delete, None, 10003, 400)
+    js.refused(delete, {"seq": -1}, 10025, 400)
+    in_memory = js.stream(storage="memory")
+    js.refused(f"STREAM.MSG.DELETE.{in_memory}", {"seq": 7}, 10043, 400)
     denied = js.stream(deny_delete=True)
     js.fill(denied, "a")
     js.refused(f"STREAM.MSG.DELETE.{denied}", {"seq": 1}, 10057)

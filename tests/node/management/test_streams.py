@@ -219,10 +219,13 @@ class TestMessages:
     async def test_one_is_deleted(self, api: Api, js: JetStreamContext):
         await made(api)
         await js.publish("s.1")
+        await js.publish("s.1")
 
-        assert await api.delete(S + "/message?seq=1") == 204
+        assert await api.delete(S + "/message?seq=2") == 204
 
-        assert (await api.get(S))["state"]["messages"] == 0
+        assert (await api.get(S))["state"]["messages"] == 1
+        reply = await refused(api, "DELETE", S + "/message?seq=2")
+        assert (reply.status, reply.value["error"]) == (404, "not_found")
 
 
 class TestConsumers:

@@ -44,6 +44,7 @@ from node.peer_rpc import PeerRpc
 from node.protocols.nats.jetstream import consumer_config, fields, origins, shown, stream_config
 from node.protocols.nats.jetstream.errors import (
     NO_MESSAGE,
+    NO_SUCH_SEQUENCE,
     ApiError,
     invalid_json,
     invalid_stream,
@@ -666,6 +667,9 @@ class Api:
         if config.get("deny_delete"):
             raise ApiError(500, 10057, "message delete not permitted")
         if served.stream.find(seq) is None:
+            state = served.stream.state()
+            if state.first_seq <= seq <= state.last_seq or config.get("storage") == "memory":
+                raise ApiError(400, NO_SUCH_SEQUENCE, f"sequence {seq} not found")
             raise ApiError(500, 10057, NO_MESSAGE)
         await self._do(served, DeleteMessage(served.info.queue, seq))
         return {"success": True}
@@ -997,8 +1001,6 @@ class Api:
         await self._see_all(served)  # how far it is, too
         consumer = await self._find_consumer(served)
         begin = fields.number(served.given, "seq")
-        if begin < 0:
-            raise invalid_json("seq is negative")
         if begin:
             _check_reset(stream, consumer, begin)
         else:

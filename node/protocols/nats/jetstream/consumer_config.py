@@ -240,9 +240,7 @@ def _push(
     config["deliver_subject"] = deliver
     config["deliver_group"] = fields.text(given, "deliver_group")
     config["idle_heartbeat"] = heartbeat
-    config["rate_limit_bps"] = rate = fields.number(given, "rate_limit_bps")
-    if rate < 0:
-        raise invalid_json("rate_limit_bps is negative")
+    config["rate_limit_bps"] = fields.number(given, "rate_limit_bps")
 
 
 def _pull(given: Mapping[str, Any], stream: Mapping[str, Any], config: Config) -> None:

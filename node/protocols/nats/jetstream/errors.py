@@ -145,6 +145,8 @@ _KNOWN: Final = {
 
 #: Of a message that is to be deleted: its number is that of any other reason, too.
 NO_MESSAGE: Final = "no message found"
+#: Unless it is among those that a stream has; where that is in memory, of any that is not there.
+NO_SUCH_SEQUENCE: Final = 10043
 
 
 def known(number: int) -> ApiError:

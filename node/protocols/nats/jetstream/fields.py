@@ -13,6 +13,7 @@ from typing import Any, cast
 from node.protocols.nats.jetstream.errors import ApiError, invalid_json
 
 INT64_MAX = (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
 #: To who wrote the protocol these have no sign, and all others one: its clients could not read what
 #: has a number beyond that, nor a list with it.
 _UNSIGNED = frozenset({"first_seq", "keep", "opt_start_seq", "rate_limit_bps", "seq", "up_to_seq"})
@@ -60,8 +61,8 @@ def number(given: Mapping[str, Any], name: str, default: int = 0) -> int:
         return default
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    most = 2 * INT64_MAX if name in _UNSIGNED else INT64_MAX
-    if type(value) is not int or not -INT64_MAX <= value <= most:
+    least, most = (0, UINT64_MAX) if name in _UNSIGNED else (-INT64_MAX, INT64_MAX)
+    if type(value) is not int or not least <= value <= most:
         raise _wrong(name, "number")
     return value
 

@@ -89,8 +89,6 @@ def _origin(given: Mapping[str, Any], kind: _Kind, is_name: IsName) -> Config:
         raise not_supported("a consumer for what is followed")
     found: Config = {"name": name}
     start = fields.number(given, "opt_start_seq")
-    if start < 0:
-        raise invalid_json("opt_start_seq is negative")
     if start:
         found["opt_start_seq"] = start
     at = given.get("opt_start_time")

@@ -131,8 +131,6 @@ def stream_config(given: Mapping[str, Any]) -> Config:
     _spans(given, config, follows=follows)
     _check(config)
     first = fields.number(given, "first_seq")
-    if first < 0:
-        raise invalid_json("first_seq is negative")
     if first > 1:
         config["first_seq"] = first
     placement = fields.part(given, "placement") or {}
