@@ -486,6 +486,9 @@ def n2_stream_msg_get(js: Visit) -> None:
     assert (message["subject"], message["seq"], text(message["data"])) == (f"{name}.a", 1, "1")
     assert text(message["hdrs"]) == "NATS/1.0\r\nColour: blue\r\n\r\n"
     assert message["time"].endswith("Z")
+    bare = js.got(f"STREAM.MSG.GET.{name}", {"seq": 1, "no_hdr": True})["message"]
+    assert message == bare | {"hdrs": message["hdrs"]}
+    assert "hdrs" not in bare
 
     def at(**asked: object) -> int:
         return js.got(f"STREAM.MSG.GET.{name}", asked)["message"]["seq"]
@@ -509,6 +512,8 @@ def n2_stream_msg_get_nothing(js: Visit) -> None:
     js.refused(get, {}, 10003, 400)
     js.refused(get, {"seq": 1, "last_by_subj": name}, 10003, 400)
     js.refused(get, {"last_by_subj": name, "next_by_subj": name}, 10003, 400)
+    js.refused(get, {"seq": 1, "no_hdr": "yes"}, 10025, 400)
+    js.refused(get, {"start_time": "noon"}, 10025, 400)
 
 
 def n2_stream_msg_delete(js: Visit) -> None:

@@ -58,6 +58,24 @@ def n2_direct_get(js: Visit) -> None:
     assert about["Nats-Time-Stamp"].endswith("Z")
 
 
+def n2_direct_get_without_headers(js: Visit) -> None:
+    """`no_hdr`: neither its own nor where it is, but for the last of each subject."""
+    stream = filled(js)
+    js.publish(f"{stream}.a", b"6", Colour="blue")
+    for found in (
+        get(js, stream, seq=6, no_hdr=True),
+        get(js, stream, f"{stream}.a", no_hdr=True),
+        get(js, stream, next_by_subj=f"{stream}.*", seq=6, no_hdr=True),
+    ):
+        assert (found.header, found.body) == (b"", b"6")
+    found = get_many(js, stream, batch=2, seq=5, no_hdr=True)
+    assert [(each.header, each.body) for each in found[:-1]] == [(b"", b"5"), (b"", b"6")]
+    assert status(found[-1]) == "204 EOB"
+    found = get_many(js, stream, multi_last=[f"{stream}.*"], no_hdr=True)
+    assert sequences(found) == [4, 5, 6]
+    assert status(get(js, stream, seq=6, no_hdr="yes")) == "408 Malformed Request"
+
+
 def n2_direct_get_of_a_subject(js: Visit) -> None:
     """The last of a subject, or the next; also by the subject of the request."""
     stream = filled(js)
@@ -74,9 +92,11 @@ def n2_direct_get_nothing(js: Visit) -> None:
     assert status(get(js, stream, seq=9)) == "404 Message Not Found"
     assert status(get(js, stream, f"{stream}.x")) == "404 Message Not Found"
     assert status(get(js, stream)) == "408 Empty Request"
-    found = js.request(f"$JS.API.DIRECT.GET.{stream}", b"{")
-    js.heard.append(status(found))
-    assert found.status == 408
+    for body in (b"{", b"[]", b'{"seq":-1}', b'{"start_time":"noon"}'):
+        found = js.request(f"$JS.API.DIRECT.GET.{stream}", body)
+        assert status(found) == "408 Malformed Request", body
+    for asked in ({"seq": 1}, {"batch": 2}, {"next_by_subj": f"{stream}.b"}, {"multi_last": ["a"]}):
+        assert status(get(js, stream, last_by_subj=f"{stream}.a", **asked)) == "408 Bad Request"
 
 
 def n2_direct_get_not_allowed(js: Visit) -> None:

@@ -87,6 +87,12 @@ Json = dict[str, Any]
 
 #: Without JSON in the answer.
 _PLAIN: Final = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
+#: What direct gets say of errors of these numbers.
+_OF_DIRECT_GETS: Final = {
+    10003: (408, "Bad Request"),
+    10025: (408, "Malformed Request"),
+    10037: (404, "Message Not Found"),
+}
 
 
 class Asked(NamedTuple):
@@ -683,6 +689,8 @@ class Api:
         if found is None:
             raise known(10037)
         body, header = await _read(served, found)
+        if fields.flag(given, "no_hdr"):
+            header = b""
         return {
             "message": shown.message(found.subject, found.sequence, header, body, found.stored_ms)
         }
@@ -726,36 +734,30 @@ class Api:
     # --- direct get -------------------------------------------------------------------------------
 
     async def _direct_get(self, served: Served) -> None:
-        config = served.info.stream or {}
-        if not config.get("allow_direct"):
+        if not (served.info.stream or {}).get("allow_direct"):
             raise known(10003)
-        send, inbox = self._post.send, served.inbox
         try:
-            given = served.given
-        except ApiError:
-            send(inbox, b"", status(408, "Bad Request"))
-            return
+            await self._get_directly(served)
+        except ApiError as error:
+            if error.number not in _OF_DIRECT_GETS:
+                raise
+            self._post.send(served.inbox, b"", status(*_OF_DIRECT_GETS[error.number]))
+
+    async def _get_directly(self, served: Served) -> None:
+        given = served.given
         if served.call.rest:
             given = {"last_by_subj": served.call.rest, **given}
-        if not given:
-            send(inbox, b"", status(408, "Empty Request"))
-            return
         if given.get("multi_last") or given.get("batch"):
             await self._direct_batch(served, given)
             return
         if not any(
             given.get(each) for each in ("seq", "last_by_subj", "next_by_subj", "start_time")
         ):
-            send(inbox, b"", status(408, "Empty Request"))
+            self._post.send(served.inbox, b"", status(408, "Empty Request"))
             return
-        try:
-            found = _look_up(served.stream, given)
-        except ApiError:
-            send(inbox, b"", status(408, "Bad Request"))
-            return
+        found = _look_up(served.stream, given)
         if found is None:
-            send(inbox, b"", status(404, "Message Not Found"))
-            return
+            raise known(10037)
         await self._send_direct(served, found, given, [])
 
     async def _send_direct(
@@ -769,23 +771,26 @@ class Api:
             ("Nats-Time-Stamp", text_of_ms(found.stored_ms)),
             *more,
         ]
-        bare = fields.flag(given, "no_hdr") or not header
-        self._post.send(served.inbox, body, block(about) if bare else with_fields(header, about))
+        if fields.flag(given, "no_hdr") and not given.get("multi_last"):
+            self._post.send(served.inbox, body)
+        else:
+            head = with_fields(header, about) if header else block(about)
+            self._post.send(served.inbox, body, head)
         return len(body)
 
     async def _direct_batch(self, served: Served, given: Json) -> None:
         stream, send, inbox = served.stream, self._post.send, served.inbox
+        if given.get("last_by_subj"):
+            raise known(10003)
         count = fields.number(given, "batch") or DIRECT_BATCH_MAX
         count = min(max(1, count), DIRECT_BATCH_MAX)
         room = fields.number(given, "max_bytes") or DIRECT_BYTES_MAX
         patterns = [each.encode() for each in fields.texts(given, "multi_last")]
         up_to = fields.number(given, "up_to_seq")
         if given.get("up_to_time") is not None:
-            ms = ms_of_text(given["up_to_time"])
-            if ms is None or up_to:
-                send(inbox, b"", status(408, "Bad Request"))
-                return
-            up_to = max(0, stream.seq_at(ms) - 1)
+            if up_to:
+                raise known(10003)
+            up_to = max(0, stream.seq_at(_point(given, "up_to_time")) - 1)
         rows: list[Found]
         if patterns:
             last = up_to or stream.state().last_seq
@@ -801,7 +806,7 @@ class Api:
             pattern = (fields.text(given, "next_by_subj") or ">").encode()
             seq = fields.number(given, "seq") or 1
             if given.get("start_time") is not None:
-                seq = stream.seq_at(ms_of_text(given["start_time"]) or 0)
+                seq = stream.seq_at(_point(given, "start_time"))
             rows = []
             while len(rows) < count and (each := stream.next_of(pattern, seq)) is not None:
                 rows.append(each)
@@ -967,9 +972,7 @@ class Api:
         name = served.call.consumer
         await self._find_consumer(served)
         point = served.given.get("pause_until")
-        ms = 0 if point is None else ms_of_text(point)
-        if ms is None:
-            raise invalid_json("pause_until is no point in time")
+        ms = 0 if point is None else _point(served.given, "pause_until")
         now_ms = self._cluster.now_ms()
         config: Json = {"pause_until": None, "pause_until_ms": None}
         if ms > now_ms:
@@ -1112,6 +1115,13 @@ def _check_reset(stream: Stream, consumer: StreamConsumer, begin: int) -> None:
         raise ApiError(400, 10204, f"invalid reset: {wrong}")
 
 
+def _point(given: Json, name: str) -> int:
+    ms = ms_of_text(given[name])
+    if ms is None:
+        raise invalid_json(f"{name} is no point in time")
+    return ms
+
+
 def _look_up(stream: Stream, given: Json) -> Found | None:
     """What the machine found. None: there is none."""
     seq = fields.number(given, "seq")
@@ -1121,10 +1131,9 @@ def _look_up(stream: Stream, given: Json) -> Found | None:
             raise known(10003)
         return stream.last_of(last.encode())
     if given.get("start_time") is not None:
-        ms = ms_of_text(given["start_time"])
-        if ms is None or seq:
+        if seq:
             raise known(10003)
-        seq = stream.seq_at(ms)
+        seq = stream.seq_at(_point(given, "start_time"))
         following = following or ">"
     if following:
         if not is_subject(following.encode()):
