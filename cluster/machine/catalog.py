@@ -231,6 +231,10 @@ class CatalogMachine:
         """The one that stores what is published to the subject, which has no wildcards."""
         return self._queues.stream_of(vhost, subject)
 
+    def stores(self, vhost: str, token: bytes) -> bool:
+        """May any stream have a subject that begins with this token?"""
+        return self._queues.subjects_in(vhost).begins(token)
+
     @property
     def next_queue_id(self) -> QueueId:
         return self._placing.next_queue_id

@@ -279,16 +279,16 @@ class Queues:
 
     def stream_of(self, vhost: str, subject: bytes) -> QueueInfo | None:
         """The one that stores what is published to the subject, which has no wildcards."""
-        queue = self._subjects_in(vhost).stream_of(subject)
+        queue = self.subjects_in(vhost).stream_of(subject)
         return None if queue is None else self.by_id[queue]
 
     def streams_near(self, vhost: str, config: Mapping[str, Any] | None) -> list[QueueInfo]:
         """Those with a subject that a stream so configured has, too."""
-        subjects = self._subjects_in(vhost)
+        subjects = self.subjects_in(vhost)
         near = set[QueueId]().union(*map(subjects.near, subjects_of(config)))
         return [self.by_id[queue] for queue in sorted(near)]
 
-    def _subjects_in(self, vhost: str) -> SubjectTree:
+    def subjects_in(self, vhost: str) -> SubjectTree:
         found = self._subjects.get(vhost)
         if found is None:
             found = self._subjects[vhost] = SubjectTree()

@@ -67,6 +67,11 @@ class SubjectTree:
             found = self._found[subject] = self._look(subject)
             return found
 
+    def begins(self, token: bytes) -> bool:
+        """May a stream have a subject that begins with this token?"""
+        below = self._root.below
+        return token in below or b"*" in below or b">" in below
+
     def _look(self, subject: bytes) -> QueueId | None:
         """A pattern with an empty token, or with one behind `>`, means nothing."""
         nodes = [self._root]

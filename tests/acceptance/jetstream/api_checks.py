@@ -167,6 +167,7 @@ def n2_snapshot_and_restore_errors(js: Visit) -> None:
     if answer.status != 503:  # else the first answer was the error
         js.is_error(answer.json, 10062, 500)
     js.refused(f"STREAM.INFO.{missing}", None, 10059, 404)
+    js.ask(f"STREAM.DELETE.{missing}")  # nats-server keeps its name
 
 
 def n2_snapshot_of_no_stream(js: Visit) -> None:

@@ -573,3 +573,24 @@ def n2_in_order(js: Visit) -> None:
     assert sorted(sequences) == list(range(2, 202))
     consumer = js.consumer(stream, deliver_policy="by_start_sequence", opt_start_seq=2)
     assert bodies(js.fetch(stream, consumer, 200)) == [str(number) for number in range(200)]
+
+
+def n2_a_stream_of_all_subjects(js: Visit) -> None:
+    """Without acknowledgements it has all that is published, requests of the API too."""
+    name, subject = js.name("all"), js.name("subject")
+    js.refused(f"STREAM.CREATE.{name}", {"name": name, "subjects": [">"]}, 10052)
+    js.created({"name": name, "subjects": [">"], "no_ack": True})
+    inbox = js.main.inbox()
+    js.main.tell(subject, b"1", reply=inbox.subject)
+    inbox.quiet("it is not acknowledged")
+    asked = f"$JS.API.STREAM.INFO.{js.name()}"
+    js.ask(asked.removeprefix("$JS.API."))
+
+    def kept() -> set[str]:
+        return set(js.info(name, subjects_filter=">")["state"].get("subjects", {}))
+
+    js.until(lambda: {subject, asked} <= kept(), lambda: f"it has {kept()}")
+    consumer = js.consumer(name, filter_subject=subject)
+    message = js.fetch(name, consumer, 1)[0]
+    js.say(message)
+    js.until(lambda: message.reply in kept(), "acknowledgements are published, too")

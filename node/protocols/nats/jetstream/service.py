@@ -80,7 +80,7 @@ class JetStream:
         taken = False
         if subject.startswith(OWN):
             taken = self._take(connection, message)
-            if not subjects.begins(vhost, OWN_TOKEN):
+            if not self._may_be_wanted(vhost):
                 return taken
         taken |= subjects.publish(vhost, message, connection)
         info = self._cluster.catalog_machine.stream_for(vhost, subject)
@@ -104,7 +104,12 @@ class JetStream:
     def acknowledge(self, connection: Connection, acks: Acks) -> bool:
         """If nobody else is to hear of them; False: nothing was done."""
         vhost = connection.vhost
-        return not self._subjects.begins(vhost, OWN_TOKEN) and self._settling.take_all(vhost, acks)
+        return not self._may_be_wanted(vhost) and self._settling.take_all(vhost, acks)
+
+    def _may_be_wanted(self, vhost: str) -> bool:
+        """By others, subscribers or a stream: what is for JetStream itself."""
+        streams = self._cluster.catalog_machine
+        return self._subjects.begins(vhost, OWN_TOKEN) or streams.stores(vhost, OWN_TOKEN)
 
     def _take(self, connection: Connection, message: Publish) -> bool:
         """What is for JetStream itself."""

@@ -207,6 +207,11 @@ def _describe(given: Mapping[str, Any], config: Config) -> None:
         config["metadata"] = metadata
 
 
+#: On these a server answers, so a stream that has them must not.
+_OWN: Final = (b"$JS.>", b"$JSC.>", b"$NRG.>", b"$SYS.>")
+_EVENTS: Final = (b"$JS.EVENT.", b"$SYS.ACCOUNT.")
+
+
 def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
     """`name`: the one that it has when none is said; empty: none."""
     subjects = fields.texts(given, "subjects") or ([name] if name else [])
@@ -216,11 +221,10 @@ def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
     for subject in encoded:
         if not is_subject(subject) or subject.split() != [subject]:
             raise invalid_stream(f"invalid subject {subject.decode()!r}")
-        for reserved in (b"$JS.>", b"$JSC.>", b"$SYS.>"):
-            if overlap(subject, reserved) and not subject.startswith(b"$JS.EVENT."):
-                own = fields.flag(given, "no_ack")
-                if reserved == b"$SYS.>" or not own:
-                    raise invalid_stream(f"{subject.decode()} overlaps with the server's own")
+        is_own = any(overlap(subject, each) for each in _OWN)
+        if is_own and not subject.startswith(_EVENTS) and not fields.flag(given, "no_ack"):
+            reason = f"{subject.decode()} overlaps with the server's own: that requires no_ack"
+            raise invalid_stream(reason)
     for at, subject in enumerate(encoded):
         if any(overlap(subject, other) for other in encoded[:at]):
             raise invalid_stream(f"{subject.decode()} overlaps with another subject of the stream")

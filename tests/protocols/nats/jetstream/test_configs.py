@@ -71,6 +71,12 @@ class TestStreams:
             {"subjects": ["a b"]},
             {"subjects": ["a.*", "a.b"]},
             {"subjects": ["$JS.API.>"]},
+            {"subjects": ["$JSC.x"]},
+            {"subjects": ["$NRG.>"]},
+            {"subjects": ["$SYS.REQ.>"]},
+            {"subjects": ["$SYS.*.>"]},
+            {"subjects": ["*.API.>"]},
+            {"subjects": [">"]},
             {"max_age": 99 * MS},
             {"max_age": -1},
             {"duplicate_window": 99 * MS},
@@ -88,6 +94,16 @@ class TestStreams:
     )
     def test_what_cannot_be_is_refused(self, given: dict[str, Any]):
         assert number_of(stream, **given) == 10052
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            *({"subjects": [each], "no_ack": True} for each in (">", "*.>", "$JS.>", "$SYS.>")),
+            {"subjects": ["$JS.EVENT.>", "$SYS.ACCOUNT.*.CONNECT", "*"]},
+        ],
+    )
+    def test_what_the_server_answers_is_only_kept_without_an_answer(self, given: dict[str, Any]):
+        assert stream(**given)["subjects"] == given["subjects"]
 
     @pytest.mark.parametrize(
         "given",
