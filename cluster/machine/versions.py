@@ -22,7 +22,8 @@ new machine version on.
 |         |         | what was sent to nobody is taken back, and known if it perhaps was; |
 |         |         | changes of consumers leave the rest of their settings, |
 |         |         | and hold for what was delivered; clients' own markers have none; |
-|         |         | a delay holds also for what waits already; |
+|         |         | a delay holds also for what waits already, |
+|         |         | of which each -NAK is told; |
 |         |         | they wait for the sequence with which they begin; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
@@ -69,7 +70,8 @@ SENT_SINCE: Final = 5
 #: From when on what a consumer of a stream was delivered follows a change of its settings.
 FOLLOWS_SINCE: Final = 5
 
-#: From when on a consumer may say of what waits to be delivered again that it shall wait longer.
+#: From when on a consumer may say of what waits to be delivered again that it shall wait longer;
+#: what it says of that is told.
 MOVES_SINCE: Final = 5
 
 #: From when on a consumer of a stream may begin at a sequence that is yet to come.

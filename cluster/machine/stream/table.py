@@ -297,12 +297,15 @@ class ConsumerTable:
             count += self._done(consumer, sequence, sequence)
         moves = context.version >= MOVES_SINCE
         for sequence, delay_ms in command.again:
+            waiting = consumer.held.get(sequence)
             held = consumer.give_back(sequence, delay_ms, now_ms, moves=moves)
             if held is not None:
                 if delay_ms or context.version < SENT_SINCE:
                     self._advise(context, "nak", consumer, sequence, held)
                 if delay_ms <= 0:
                     self._again(context, consumer, sequence, sequence, held)
+            elif waiting is not None and waiting.deliveries and delay_ms and moves:
+                self._advise(context, "nak", consumer, sequence, waiting)
         for sequence in command.working:
             consumer.works(sequence, now_ms)
         if command.unsent:

@@ -375,6 +375,23 @@ def d17_advisory_of_a_nak(js: Visit) -> None:
     assert (about["consumer_seq"], about["stream_seq"], about["deliveries"]) == (1, 1, 1)
 
 
+def d17_advisory_of_each_nak(js: Visit) -> None:
+    """Also of those that change nothing, as long as there is something to acknowledge."""
+    stream = js.stream()
+    js.fill(stream, "a")
+    consumer = js.consumer(stream)
+    told = js.main.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.{stream}.{consumer}")
+    (message,) = js.fetch(stream, consumer, 1)
+    for _ in range(3):
+        js.main.tell(message.reply, b"-NAK")
+    assert [each.json["stream_seq"] for each in told.some(3)] == [1, 1, 1]
+    js.main.tell(message.reply, b"-NAK")
+    assert told.next().json["deliveries"] == 1
+    js.say(js.fetch(stream, consumer, 1)[0])
+    js.main.tell(message.reply, b"-NAK")
+    told.quiet("it is acknowledged")
+
+
 def d18_instant(js: Visit) -> None:
     """The default: as fast as they are asked for."""
     stream = js.stream()

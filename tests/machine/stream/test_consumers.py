@@ -408,8 +408,8 @@ def test_what_waits_already_comes_when_the_last_word_says():
     s.fetch()
     s.ack(again=[(1, -1), (2, -1), (3, -1)])
     assert len(s.advisories) == 3
-    s.ack(again=[(2, 50), (3, -1), (3, 0)])
-    assert s.advisories == [("nak", 2, 1)]
+    s.ack(again=[(2, 50), (3, -1), (3, -1), (3, 0)])
+    assert s.advisories == [("nak", 2, 1), ("nak", 3, 1), ("nak", 3, 1)], "each is told"
     assert s.fetch() == [1, 3]
     s.at(49)
     assert s.fetch() == []
@@ -423,7 +423,8 @@ def test_what_was_sent_to_nobody_does_not_wait_longer_for_a_word_that_nobody_can
     s.consumer()
     s.fetch()
     s.ack(unsent=[(1, 1, 1, 1)])
-    s.ack(again=[(1, 50)])
+    s.ack(again=[(1, 50), (1, -1)])
+    assert s.advisories == []
     assert s.fetch() == [1]
 
 
@@ -433,7 +434,8 @@ def test_before_version_5_what_waited_did_not_wait_longer():
     s.consumer()
     s.fetch()
     s.ack(again=[(1, -1)])
-    s.ack(again=[(1, 50)])
+    s.ack(again=[(1, 50), (1, -1)])
+    assert s.advisories == []
     assert s.fetch() == [1]
 
 

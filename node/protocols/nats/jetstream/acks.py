@@ -57,11 +57,13 @@ def acked_by(subject: bytes) -> Acked | None:
 
 @dataclass(slots=True)
 class Said:
-    """Of one consumer's deliveries, since it was last proposed. The last word on each counts."""
+    """Of one consumer's deliveries, since it was last proposed. The last word on each counts, but
+    each -NAK is told.
+    """
 
     done: dict[int, None] = field(default_factory=dict[int, None])
     runs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # done, too
-    again: dict[int, int] = field(default_factory=dict[int, int])  # and after how many ms
+    again: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # in how many ms
     working: dict[int, None] = field(default_factory=dict[int, None])
     never: dict[int, str] = field(default_factory=dict[int, str])  # and why
 
@@ -73,13 +75,12 @@ class Said:
         if sequence in self.never or self._is_done(sequence):
             return True
         if word == b"-NAK":
-            self.again[sequence] = _delay_ms(rest)
+            self.again.append((sequence, _delay_ms(rest)))
             self.working.pop(sequence, None)
         elif word == b"+WPI":
             self.working[sequence] = None
         elif word == b"+TERM":
             self.never[sequence] = rest[:REASON_BYTES_MAX].decode(errors="replace")
-            self.again.pop(sequence, None)
         else:
             return False
         return True
@@ -102,7 +103,7 @@ class Said:
             queue,
             consumer,
             [*self.runs, *ranges_of(sorted(self.done))],
-            [(each, ms) for each, ms in self.again.items() if not is_done(each)],
+            [each for each in self.again if each[0] not in never and not is_done(each[0])],
             [each for each in self.working if each not in never and not is_done(each)],
             list(never),
             [(each, why) for each, why in never.items() if why] if reasons else (),

@@ -162,6 +162,18 @@ class TestAcks:
         said.add(1, *word_of(b"-NAK " + body))
         assert said.command(QueueId(3), "c", reasons=True).again == [(1, delay_ms)]
 
+    def test_each_nak_is_one_until_a_word_that_ends_it(self):
+        said = Said()
+        for body in (b"-NAK", b"-NAK 5s", b"+WPI", b"-NAK"):
+            said.add(1, *word_of(body))
+        said.add(2, *word_of(b"-NAK"))
+        said.add(2, *word_of(b"+TERM"))
+
+        command = said.command(QueueId(3), "c", reasons=True)
+
+        assert (command.again, command.working) == ([(1, -1), (1, 5_000), (1, -1)], [])
+        assert command.never == [2]
+
     def test_done_is_done(self):
         said = Said()
         for body in (b"-NAK", b"+WPI", b"+ACK", b"-NAK", b"+TERM"):
