@@ -112,6 +112,7 @@ async def _consume(channel: ChannelParts, method: commands.Basic.Consume) -> Non
             ),
         )
         return
+    stream_consumers.check_queue(info, arguments)
     consumer = ChannelConsumer(
         tag,
         info,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
 from pamqp import commands
 
+from cluster.machine.arguments import misplacement
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.catalog_queues import queue_text
 from cluster.machine.checks import shown
@@ -46,16 +47,25 @@ BYTES_AT_ONCE: Final = 128 * 1024
 def check(info: QueueInfo, method: commands.Basic.Consume, prefetch: int) -> None:
     """Whether a stream can be consumed so."""
     thing = queue_text(info.vhost, info.name)
-    for name in _OF_QUEUES:
-        if name in (method.arguments or {}):
-            reason = f"invalid arg '{name}' for {thing} of queue type rabbit_stream_queue"
-            raise ChannelError_(PRECONDITION_FAILED, reason)
+    _refuse(_OF_QUEUES, info, method.arguments or {})
     if not prefetch:
         reason = f"consumer prefetch count is not set for stream {thing}"
         raise ChannelError_(PRECONDITION_FAILED, reason)
     if method.no_ack:
         reason = f"automatic acknowledgement not supported by stream {thing}"
         raise ConnectionError_(NOT_IMPLEMENTED, reason)
+
+
+def check_queue(info: QueueInfo, arguments: Mapping[str, Any]) -> None:
+    """Whether a queue that is no stream can be consumed so."""
+    _refuse((OFFSET, FILTER, MATCH_UNFILTERED), info, arguments)
+
+
+def _refuse(names: Iterable[str], info: QueueInfo, arguments: Mapping[str, Any]) -> None:
+    for name in names:
+        if name in arguments:
+            reason = misplacement(name, queue_text(info.vhost, info.name), info.arguments)
+            raise ChannelError_(PRECONDITION_FAILED, reason)
 
 
 def start_of(info: QueueInfo, arguments: Mapping[str, Any], now_ms: int) -> Start:

@@ -217,6 +217,33 @@ class TestRefusals:
         assert expected[2] in closed.text
 
 
+class TestQueues:
+    @pytest.mark.parametrize("kind", ["classic", "quorum", None])
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"x-stream-offset": "first"},
+            {"x-stream-offset": 5},
+            {"x-stream-filter": "a"},
+            {"x-stream-match-unfiltered": True},
+        ],
+        ids=str,
+    )
+    def test_their_consumers_say_nothing_that_is_for_streams(
+        self, connect: Connect, kind: str | None, given: dict[str, Any]
+    ) -> None:
+        wire = connect()
+        arguments = {"x-queue-type": kind} if kind else {}
+        queue = Queue.Declare(queue="no stream", durable=True, arguments=arguments)
+        wire.call(queue, Queue.DeclareOk)
+        closed = refused(wire, reading("no stream", **given))
+        assert (closed.level, closed.code) == ("channel", 406)
+        place = f"queue 'no stream' in vhost '/' of queue type rabbit_{kind or 'classic'}_queue"
+        assert closed.text == f"PRECONDITION_FAILED - invalid arg '{next(iter(given))}' for {place}"
+        wire = connect()
+        wire.call(Queue.Delete(queue="no stream"), Queue.DeleteOk)
+
+
 class TestReading:
     @pytest.mark.parametrize(
         ("offset", "expected"),
