@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.jetstream.visit import Visit
+from tests.acceptance.jetstream.visit import MS, Visit
 from tests.acceptance.rows.suite import needs
 
 ADVISORY = "$JS.EVENT.ADVISORY"
@@ -49,6 +49,21 @@ def n2_advisories_of_the_api(js: Visit) -> None:
         pass
     assert about["type"] == "io.nats.jetstream.advisory.v1.api_audit"
     assert stream in about["response"]
+
+
+def n2_advisories_are_stored(js: Visit) -> None:
+    """By a stream that has their subjects: so messages that died are found."""
+    stream, kept = js.stream(), js.name("kept")
+    subject = f"{ADVISORY}.CONSUMER.MAX_DELIVERIES.{stream}"
+    js.created({"name": kept, "subjects": [f"{subject}.*"]})
+    js.fill(stream, "a")
+    consumer = js.consumer(stream, max_deliver=1, ack_wait=200 * MS)
+    js.fetch(stream, consumer, 1)
+    js.pull(stream, consumer, batch=1, expires=60_000 * MS)  # so its time is looked at
+    found = js.fetch(kept, js.consumer(kept), 1)[0]
+    assert found.subject == f"{subject}.{consumer}"
+    assert found.json["type"] == f"{TYPE}max_deliver"
+    assert (found.json["stream"], found.json["stream_seq"]) == (stream, 1)
 
 
 @needs("cluster")

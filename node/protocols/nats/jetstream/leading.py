@@ -361,7 +361,7 @@ class Leading:
         self, vhost: str, subject: str, request: bytes, answer: Mapping[str, Any]
     ) -> None:
         inbox = Inbox(vhost, b"$JS.EVENT.ADVISORY.API")
-        if self.post.wanted(inbox):
+        if self.post.heard(inbox):
             about = {
                 "server": self._cluster.node,
                 "subject": subject,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from node.protocols.nats.jetstream.times import text_of_ms
@@ -28,6 +28,9 @@ class Post:
 
     def __init__(self, subjects: Subjects) -> None:
         self._subjects = subjects
+        #: Of advisories and metrics: whether a stream has such a subject, and that it stores one.
+        self.is_stored: Callable[[Inbox], bool] = lambda _: False
+        self.store: Callable[[Inbox, bytes], None] = lambda _, __: None
 
     def send(self, inbox: Inbox, body: bytes, header: bytes = b"", reply: bytes = b"") -> None:
         """Nothing, without a subject."""
@@ -66,6 +69,10 @@ class Post:
     def wanted(self, inbox: Inbox, queue: bytes = b"") -> bool:
         return self._subjects.wanted_now(inbox.vhost, inbox.subject, queue)
 
+    def heard(self, inbox: Inbox) -> bool:
+        """Is what is told of by this subject for anybody?"""
+        return self.wanted(inbox) or self.is_stored(inbox)
+
     def subscribed(self, inbox: Inbox) -> bool:
         return self._subjects.subscribed_now(inbox.vhost, inbox.subject)
 
@@ -81,13 +88,15 @@ class Post:
         self, vhost: str, event: str, subject: str, kind: str, now_ms: int, more: dict[str, Any]
     ) -> None:
         inbox = Inbox(vhost, f"$JS.EVENT.{event.upper()}.{subject}".encode())
-        if self.wanted(inbox):
+        if self.heard(inbox):
             about = {
                 "type": f"io.nats.jetstream.{event}.v1.{kind}",
                 "id": secrets.token_urlsafe(16),
                 "timestamp": text_of_ms(now_ms),
             }
-            self.json(inbox, about | more)
+            body = json_of(about | more)
+            self.send(inbox, body)
+            self.store(inbox, body)
 
 
 def _start_of(subjects: Sequence[bytes]) -> bytes | None:

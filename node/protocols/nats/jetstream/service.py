@@ -21,11 +21,11 @@ from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
 from node.protocols.nats.jetstream.following import Following
 from node.protocols.nats.jetstream.leading import Leading
-from node.protocols.nats.jetstream.post import Post
+from node.protocols.nats.jetstream.post import Inbox, Post
 from node.protocols.nats.jetstream.scheduler import Scheduler
 from node.protocols.nats.jetstream.settling import Settling
 from node.protocols.nats.jetstream.storing import Storing
-from node.protocols.nats.reader import ACK, Acks, Publish, Requests
+from node.protocols.nats.reader import ACK, CRLF, Acks, Publish, Requests
 from node.protocols.nats.subjects import Subjects
 from node.tasks import Tasks
 
@@ -33,6 +33,8 @@ OWN: Final = b"$JS."
 OWN_TOKEN: Final = b"$JS"
 FLOW: Final = b"$JS.FC."
 SNAPSHOT: Final = b"$JS.SNAPSHOT."
+#: What this node tells of and is being stored; over it, what it tells of is not.
+TOLD_BYTES_MAX: Final = 8 << 20
 
 
 class Connection(Taker, Protocol):
@@ -71,6 +73,8 @@ class JetStream:
         self._storing.on_abandoned = self.leading.tell_abandoned
         self._settling = Settling(cluster, post, self.api.pull)
         subjects.on_interest = self.leading.interest
+        self._told = InFlight(TOLD_BYTES_MAX, pause=_nobody_waits, resume=_nobody_waits)
+        post.is_stored, post.store = self._is_stored, self._store_told
 
     def publish(self, connection: Connection, message: Publish) -> bool:
         """What a client may publish: to those who are subscribed, and to what is here. False:
@@ -88,6 +92,16 @@ class JetStream:
             return taken
         self._storing.take(info, message, connection.in_flight)
         return True
+
+    def _is_stored(self, inbox: Inbox) -> bool:
+        return self._cluster.catalog_machine.stream_for(*inbox) is not None
+
+    def _store_told(self, inbox: Inbox, body: bytes) -> None:
+        """At most once: nobody can be made to wait while the stream has no leader."""
+        info = self._cluster.catalog_machine.stream_for(*inbox)
+        if info is not None and not self._told.full:
+            told = Publish(inbox.subject, b"", 0, len(body), [body + CRLF])
+            self._storing.take(info, told, self._told)
 
     def store(self, connection: Connection, messages: Requests) -> bool:
         """If they are for a stream and for nobody else; False: nothing was done."""
@@ -142,3 +156,6 @@ class JetStream:
                 return True
             case _:
                 return False
+
+
+def _nobody_waits() -> None: ...
