@@ -60,6 +60,7 @@ from node.protocols.nats.metrics import NatsMetrics
 from node.protocols.nats.monitoring import Monitoring
 from node.protocols.nats.server import NatsServer
 from node.protocols.nats.system import System
+from node.protocols.nats.tracing import Tracing
 from node.protocols.nats.websocket import PATH as NATS_PATH
 from node.protocols.nats.websocket import NatsWebSockets
 from node.protocols.tls import Certificates
@@ -344,6 +345,7 @@ class Node:
             certificates=self.certificates,
         )
         System(self.settings, self.cluster, nats, monitoring, parts.peer_rpc, parts.tasks)
+        Tracing(self.settings, self.cluster, nats, parts.peer_rpc, parts.tasks)
         begun.push_async_callback(nats.stop)
         await nats.listen()
         parts.drain.listeners.append(nats)

@@ -101,6 +101,8 @@ SYSTEM: Final = b"$SYS.REQ."
 OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
+#: In the headers of a message that asks where it goes: see `node.protocols.nats.tracing`.
+TRACED: Final = b"\r\nNats-Trace-"
 DEFAULT_VHOST: Final = "/"
 
 log = structlog.get_logger(__name__)
@@ -153,6 +155,8 @@ class NatsHome(Protocol):
 
     #: Asked under `$SYS`. False: nobody would answer.
     on_system: Callable[[NatsConnection, Publish], bool]
+    #: It asks where it goes; the last publishes it.
+    on_traced: Callable[[NatsConnection, Publish, Callable[[Publish], None]], None]
     domain_prefix: bytes  # of requests that name JetStream's domain; empty: it has none
     payload_bytes_max: int
     subscriptions_max: int  # of a connection
@@ -548,14 +552,29 @@ class NatsConnection(asyncio.Protocol):
         elif not self._writable[subject] and not self._replies.take(
             subject, count, self._loop.time()
         ):
-            self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
+            self.refuse_publish(subject)
         else:
             self._say_ok(count)
-            taken = self._home.jetstream.publish(self, message)
-            if subject.startswith(SYSTEM):
-                taken |= self._home.on_system(self, message)
-            if not taken and message.reply and self._no_responders:
-                self._say_nobody(message)
+            header_bytes = message.header_bytes
+            if header_bytes and any(
+                payload.find(TRACED, 0, header_bytes) > 0 for payload in message.payloads
+            ):
+                self._home.on_traced(self, message, self._pass_on)
+            else:
+                self._pass_on(message)
+
+    def _pass_on(self, message: Publish) -> None:
+        taken = self._home.jetstream.publish(self, message)
+        if message.subject.startswith(SYSTEM):
+            taken |= self._home.on_system(self, message)
+        if not taken and message.reply and self._no_responders:
+            self._say_nobody(message)
+
+    def may_publish(self, subject: bytes) -> bool:
+        return self._writable[subject]
+
+    def refuse_publish(self, subject: bytes) -> None:
+        self.say_error(f'Permissions Violation for Publish to "{text_of(subject)}"')
 
     def _publish_each(self, messages: Requests) -> None:
         """At once, if nobody but a stream is to have them."""

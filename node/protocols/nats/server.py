@@ -98,6 +98,10 @@ class NatsServer:
         self.on_system: Callable[[NatsConnection, Publish], bool] = lambda _connection, _asked: (
             False
         )
+        #: See `node.protocols.nats.tracing`.
+        self.on_traced: Callable[[NatsConnection, Publish, Callable[[Publish], None]], None] = (
+            lambda _connection, message, go_on: go_on(message)
+        )
         subjects.on_peers_changed = self._tell_clients
 
     # --- life -------------------------------------------------------------------------------------

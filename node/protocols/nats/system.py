@@ -151,18 +151,7 @@ class System:
         )
 
     def _server_row(self) -> Json:
-        address = self._nats.address or self._nats.tls_address or ""
-        return {
-            "name": self._settings.node,
-            "host": address.rpartition(":")[0].strip("[]"),
-            "id": self._nats.id,
-            "cluster": self._settings.cluster,
-            "ver": VERSION,
-            "jetstream": True,
-            "flags": 1,  # the same
-            "seq": 0,
-            "time": text_of_ms(self._cluster.now_ms()),
-        }
+        return server_row(self._settings, self._cluster, self._nats)
 
     def _reply(self, data: Json) -> bytes:
         return json.dumps({"server": self._server_row(), "data": data}).encode()
@@ -186,6 +175,22 @@ class System:
             "active_servers": 1 + len(self._peer_rpc.others()),
         }
         return json.dumps({"server": self._server_row(), "statsz": statistics}).encode()
+
+
+def server_row(settings: Settings, cluster: ClusterNode, nats: NatsServer) -> Json:
+    """Who says something of itself."""
+    address = nats.address or nats.tls_address or ""
+    return {
+        "name": settings.node,
+        "host": address.rpartition(":")[0].strip("[]"),
+        "id": nats.id,
+        "cluster": settings.cluster,
+        "ver": VERSION,
+        "jetstream": True,
+        "flags": 1,  # the same
+        "seq": 0,
+        "time": text_of_ms(cluster.now_ms()),
+    }
 
 
 def _user_row(connection: NatsConnection) -> Json:
