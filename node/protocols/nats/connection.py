@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -149,7 +150,7 @@ class NatsHome(Protocol):
     auth: Auth
     clients: Clients
     subjects: Subjects
-    slow_count: int  # of clients that were cut off
+    slow_counts: Counter[str]  # of clients that were cut off, by virtual host
     tasks: Tasks
     jetstream: JetStream
 
@@ -336,7 +337,7 @@ class NatsConnection(asyncio.Protocol):
             self._cut_off()
 
     def _cut_off(self) -> None:
-        self._home.slow_count += 1
+        self._home.slow_counts[self.vhost] += 1
         log.warning(
             "nats_slow_consumer",
             address=self.address,

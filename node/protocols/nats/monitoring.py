@@ -106,6 +106,9 @@ class Monitoring:
             "jsz": self._jsz,
             "accountz": self._accountz,
             "routez": self._routez,
+            "accstatz": self._accstatz,
+            "gatewayz": self._gatewayz,
+            "leafz": self._leafz,
         }
         router = self._http.app.router
         for name, answer in self._answers.items():
@@ -362,6 +365,40 @@ class Monitoring:
         }
         return {**self._about(), "account_detail": detail}
 
+    async def _accstatz(self, query: _Query) -> Json:
+        """Of those that have clients here, or of one that is named."""
+        account, unused = query.text("acc"), query.flag("unused")
+        here: dict[str, list[NatsConnection]] = {}
+        for each in self._nats.connected:
+            here.setdefault(each.vhost, []).append(each)
+        vhosts = (key[0] for key in sorted(self._cluster.catalog_machine.entries("vhosts")))
+        names = [account] if account else [name for name in vhosts if unused or name in here]
+        rows: list[Json] = []
+        for name in names:
+            found, counted = here.get(name, []), self._nats.counted(name)
+            rows.append(
+                {
+                    "acc": name,
+                    "name": name,
+                    "conns": len(found),
+                    "leafnodes": 0,
+                    "total_conns": len(found),
+                    "num_subscriptions": sum(len(each.subscriptions) for each in found),
+                    "sent": {"msgs": counted.out_messages, "bytes": counted.out_bytes},
+                    "received": {"msgs": counted.in_messages, "bytes": counted.in_bytes},
+                    "slow_consumers": self._nats.slow_counts[name],
+                }
+            )
+        return {**self._about(), "account_statz": rows}
+
+    # --- what is not here, for those who ask all the same -----------------------------------------
+
+    async def _gatewayz(self, _: _Query) -> Json:
+        return {**self._about(), "outbound_gateways": {}, "inbound_gateways": {}}
+
+    async def _leafz(self, _: _Query) -> Json:
+        return {**self._about(), "leafnodes": 0, "leafs": []}
+
     # --- streams ----------------------------------------------------------------------------------
 
     async def _copies(self) -> AsyncIterator[Copy]:
@@ -403,7 +440,13 @@ class Monitoring:
         peers = {"peer": found["leader"]} if "leader" in found else {}
         for each in found.get("replicas", ()):
             each["peer"] = each["name"]
-        return found | peers | {"cluster_size": len(group.members), "pending": 0}
+        return {
+            **found,
+            **peers,
+            "cluster_size": len(group.members),
+            "quorum_needed": len(group.members) // 2 + 1,
+            "pending": 0,
+        }
 
     async def _jsz(self, query: _Query) -> Json:
         offset, limit = query.page()
@@ -426,7 +469,9 @@ class Monitoring:
         consumers = query.flag("consumers")
         if account or consumers or any(map(query.flag, ("accounts", "streams", "config"))):
             only_led = query.flag("stream-leader-only")
-            accounts = sorted({info.vhost for info, _, _ in copies if account in ("", info.vhost)})
+            vhosts = {key[0] for key in self._cluster.catalog_machine.entries("vhosts")}
+            with_streams = {info.vhost for info, _, _ in copies}
+            accounts = sorted(vhosts & {account} if account else with_streams)
             found["account_details"] = [
                 await self._account_row(
                     name,
@@ -439,13 +484,21 @@ class Monitoring:
                     streams=consumers or query.flag("streams") or query.flag("config"),
                     consumers=consumers,
                     config=query.flag("config"),
+                    raft=query.flag("raft"),
                 )
                 for name in accounts[offset : offset + limit]
             ]
         return found
 
     async def _account_row(
-        self, name: str, copies: Sequence[Copy], *, streams: bool, consumers: bool, config: bool
+        self,
+        name: str,
+        copies: Sequence[Copy],
+        *,
+        streams: bool,
+        consumers: bool,
+        config: bool,
+        raft: bool,
     ) -> Json:
         found: Json = {"name": name, "id": name, **self._usage(copies)}
         del found["accounts"]
@@ -462,6 +515,13 @@ class Monitoring:
                 shown["config"] = row["config"]
             shown["state"] = row["state"]
             shown |= {each: row[each] for each in ("mirror", "sources") if each in row}
+            if raft:
+                # NATS's tools tell streams and consumers apart by it.
+                own = f"{group.name}:{info.name}"
+                shown["stream_raft_group"] = own
+                shown["consumer_raft_groups"] = [
+                    {"name": each, "raft_group": f"{own}:{each}"} for each in stream.consumers
+                ]
             if consumers:
                 shown["consumer_detail"] = [
                     self._consumer_row(info, each, groups[group.id], config=config)

@@ -7,6 +7,7 @@ import itertools
 import json
 import ssl
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -76,9 +77,9 @@ class NatsServer:
         self.clients = clients
         self.subjects = subjects
         self.tasks = tasks
-        self.slow_count = 0
+        self.slow_counts: Counter[str] = Counter()
         self.opened_count = 0
-        self._of_closed = NatsCounters()
+        self._of_closed: defaultdict[str, NatsCounters] = defaultdict(NatsCounters)  # by vhost
         self.connected: dict[NatsConnection, None] = {}  # logged in or not
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, settings.limits.message_bytes_max)
         self.subscriptions_max = settings.limits.consumers_max
@@ -191,16 +192,23 @@ class NatsServer:
             del self.connected[connection]
             if not connection.origin.websocket:
                 self._limiter.leave(connection.address)
-            self._of_closed.add(connection.counters)
+            self._of_closed[connection.vhost].add(connection.counters)
         if not self.connected:
             self._empty.set()
 
-    def counted(self) -> NatsCounters:
-        """Of all connections that ever were."""
+    @property
+    def slow_count(self) -> int:
+        return self.slow_counts.total()
+
+    def counted(self, vhost: str | None = None) -> NatsCounters:
+        """Of all connections that ever were; or of those in one virtual host."""
         found = NatsCounters()
-        found.add(self._of_closed)
+        for name, counters in self._of_closed.items():
+            if vhost in (None, name):
+                found.add(counters)
         for connection in self.connected:
-            found.add(connection.counters)
+            if vhost in (None, connection.vhost):
+                found.add(connection.counters)
         return found
 
     async def secure(self, connection: NatsConnection, transport: asyncio.Transport) -> None:

@@ -26,6 +26,8 @@ from node.settings.settings import Settings
 from node.tasks import Tasks
 
 KIND: Final = "nats_system"
+#: Between nodes, in front of what is asked of one account.
+OF_ACCOUNT: Final = "account "
 #: Tags of users who may ask about nodes.
 WATCHERS: Final = frozenset({"administrator", "monitoring"})
 
@@ -41,6 +43,17 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "accountz": {"account": "acc"},
     "subsz": {"subscriptions": "subs", "account": "acc"},
 }
+#: What is asked of one account: where that is found, and what of it.
+_OF_ACCOUNTS: Final = {
+    "connz": ("connz", ""),
+    "subsz": ("subsz", ""),
+    "leafz": ("leafz", ""),
+    "statz": ("accstatz", ""),
+    "info": ("accountz", "account_detail"),
+    "jsz": ("jsz", "account_details"),
+}
+#: That of its own, which anybody may ask.
+_OWN: Final = "statz"
 _STATES: Final = ("open", "closed", "all")
 
 Json = dict[str, Any]
@@ -73,6 +86,7 @@ class System:
         """False: nobody is there who would answer."""
         if not message.reply:
             return False
+        server = account = None
         match text_of(message.subject).split("."):
             case ["$SYS", "REQ", "USER", "INFO"]:
                 answer = self._reply(_user_row(connection))
@@ -80,18 +94,26 @@ class System:
                     self._tell(connection.vhost, message.reply, answer)
                 return True
             case ["$SYS", "REQ", "SERVER", "PING", *rest] if len(rest) < 2:
-                server, what = None, rest[0] if rest else ""
+                what = rest[0] if rest else ""
             case ["$SYS", "REQ", "SERVER", *parts, what] if parts:
                 server = ".".join(parts)
+            case ["$SYS", "REQ", "ACCOUNT", *parts, what] if parts:
+                account = ".".join(parts)
             case _:
                 return False
+        own, what = account == "PING", what.lower()
         user = self._nats.auth.user(connection.user_name)
-        if user is None or WATCHERS.isdisjoint(user.tags):
+        if (user is None or WATCHERS.isdisjoint(user.tags)) and not (own and what == _OWN):
             return False
+        if account is not None:
+            account = connection.vhost if own else account
+            what = f"{OF_ACCOUNT}{what}"
         for payload in message.payloads:
             body = payload[message.header_bytes : -len(CRLF)]
+            if account is not None:
+                body = _with_account(body, account)
             for node in [self._cluster.node, *self._peer_rpc.others()]:
-                asked = self._ask(connection.vhost, message.reply, node, server, what.lower(), body)
+                asked = self._ask(connection.vhost, message.reply, node, server, what, body)
                 self._tasks.start(asked, name="nats_system")
         return True
 
@@ -131,7 +153,13 @@ class System:
                 return self._reply(self._server_row()) if what else await self._statistics()
             if what == "statsz":
                 return await self._statistics()
-            found = await self._monitoring.answer(what, _query_of(what, options))
+            of_account = what.startswith(OF_ACCOUNT)
+            name, part = what, ""
+            if of_account:
+                name, part = _OF_ACCOUNTS.get(what.removeprefix(OF_ACCOUNT), ("", ""))
+            found = await self._monitoring.answer(name, _query_of(name, options))
+            if part and found is not None:
+                found = _part_of(found, part)
         except web.HTTPBadRequest as refused:
             return self._refused(400, refused.text or "")
         if found is None:
@@ -195,6 +223,23 @@ def server_row(settings: Settings, cluster: ClusterNode, nats: NatsServer) -> Js
 
 def _user_row(connection: NatsConnection) -> Json:
     return {"user": connection.user_name, "account": connection.vhost}
+
+
+def _with_account(body: bytes, account: str) -> bytes:
+    """What is no object of JSON is refused where it is answered."""
+    try:
+        given: Any = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        return body
+    return json.dumps({**given, "acc": account}).encode() if isinstance(given, dict) else body
+
+
+def _part_of(found: Json, name: str) -> Json:
+    """An account is shown by itself, or as the only one of a list."""
+    part = found[name]
+    if isinstance(part, list):
+        return cast("list[Json]", part)[0] if part else {}
+    return cast("Json", part)
 
 
 def _query_of(what: str, options: Json) -> dict[str, str]:

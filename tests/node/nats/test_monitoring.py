@@ -156,6 +156,13 @@ def test_the_node_says_what_it_is(running: Running, ask: Ask):
     assert ask("healthz") == {"status": "ok"}
 
 
+def test_what_is_not_here_is_shown_as_empty(ask: Ask, connect: Connect):
+    assert ask("leafz")["leafs"] == []
+    assert ask("gatewayz")["outbound_gateways"] == ask("gatewayz")["inbound_gateways"] == {}
+    connect().sync()
+    assert ask("accstatz")["account_statz"][0]["acc"] == "/"
+
+
 def test_a_node_that_is_not_ready_says_so(running: Running, ask: Ask):
     async def drain(*, draining: bool) -> None:
         running.node.health.draining = draining
@@ -190,13 +197,18 @@ async def test_streams_and_consumers_are_shown_by_every_node(three: Three):
 
     for node in nodes.values():
         await until(lambda node=node: counted(node))
-        found = json.loads(told(node, "jsz?accounts=1&streams=1&consumers=1&config=1")[1])
+        found = json.loads(told(node, "jsz?accounts=1&streams=1&consumers=1&config=1&raft=1")[1])
         assert found["meta_cluster"]["leader"] in nodes
+        assert found["meta_cluster"]["quorum_needed"] == 2
         assert found["meta_cluster"]["cluster_size"] == 3
         [account] = found["account_details"]
         [stream] = account["stream_detail"]
         assert (account["name"], stream["name"]) == ("/", "ORDERS")
         assert stream["cluster"]["leader"] in nodes
+        group = stream["stream_raft_group"]
+        assert group.endswith(":ORDERS")
+        raft = {"name": "billing", "raft_group": f"{group}:billing"}
+        assert stream["consumer_raft_groups"] == [raft]
         assert len(stream["cluster"]["replicas"]) == 2
         assert stream["config"]["subjects"] == ["orders.>"]
         assert stream["state"]["messages"] == 1

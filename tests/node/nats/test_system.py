@@ -13,6 +13,7 @@ from tests.node.nats.conftest import Connect, Three
 from tests.node.nats.test_core import ask
 from tests.node.nats.wire import Wire
 from tests.node.nodes import Running, until
+from tests.testkit.waiting import wait_until
 
 
 def asked(client: Wire, subject: str, options: Any = None, *, count: int = 1) -> list[Any]:
@@ -81,6 +82,54 @@ def test_who_may_not_look_at_nodes_finds_nobody(running: Running, connect: Conne
     assert found["data"] == {"user": "plain", "account": "/"}
     client.send(b"PUB $SYS.REQ.SERVER.PING 0\r\n\r\n")
     assert client.sync() == b""
+
+
+def test_an_account_is_counted_for_all_and_shown_to_those_who_look_at_nodes(
+    running: Running, connect: Connect
+):
+    ask(running, "PUT", "vhosts/counted.here")
+    anything = {"configure": ".*", "write": ".*", "read": ".*"}
+    for vhost in ("%2F", "counted.here"):
+        ask(running, "PUT", f"permissions/{vhost}/guest", anything)
+    ask(running, "PUT", "users/teller", {"password": "teller", "tags": ""})
+    ask(running, "PUT", "permissions/counted.here/teller", anything)
+    gone = connect(**{"user": "counted.here/teller", "pass": "teller"})
+    gone.send(b"PUB nowhere 4\r\nfour\r\n" * 3)
+    gone.sync()
+    gone.close()
+
+    client = connect(**{"user": "counted.here/teller", "pass": "teller"})
+    until_gone(running, 1, "counted.here")
+    (found,) = asked(client, "$SYS.REQ.ACCOUNT.PING.STATZ", {"accounts": ["/"], "acc": "/"})
+    (row,) = found["data"]["account_statz"]
+    assert (row["acc"], row["name"], row["conns"]) == ("counted.here", "counted.here", 1)
+    assert row["received"]["msgs"] == 4
+    assert row["num_subscriptions"] == 1
+    assert row["slow_consumers"] == row["leafnodes"] == 0
+    for subject in ("counted.here.STATZ", "PING.CONNZ", "PING.INFO"):
+        assert asked(client, f"$SYS.REQ.ACCOUNT.{subject}") == [503]
+
+    watcher = connect()
+    rows = {
+        what: asked(watcher, f"$SYS.REQ.ACCOUNT.counted.here.{what}")[0]
+        for what in ("CONNZ", "SUBSZ", "INFO", "LEAFZ", "JSZ", "STATZ", "NONSENSE")
+    }
+    assert rows["CONNZ"]["data"]["num_connections"] == 1
+    assert rows["SUBSZ"]["data"]["total"] == 0
+    assert rows["INFO"]["data"]["account_name"] == "counted.here"
+    assert rows["LEAFZ"]["data"]["leafs"] == []
+    assert rows["JSZ"]["data"]["name"] == "counted.here"
+    assert rows["STATZ"]["data"]["account_statz"][0]["conns"] == 1
+    assert rows["NONSENSE"]["error"]["code"] == 404
+    assert asked(watcher, "$SYS.REQ.ACCOUNT.nobody.INFO")[0]["error"]["code"] == 400
+    (found,) = asked(watcher, "$SYS.REQ.ACCOUNT.PING.CONNZ")
+    assert found["data"]["num_connections"] >= 1
+
+
+def until_gone(running: Running, count: int, vhost: str) -> None:
+    nats = running.node.nats
+    assert nats is not None
+    wait_until(lambda: sum(each.vhost == vhost for each in nats.connected) == count)
 
 
 def told(client: Wire, verb: str, about: Any = None) -> Any:
