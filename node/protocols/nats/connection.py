@@ -31,6 +31,7 @@ from node.protocols.ends import Ends
 from node.protocols.nats.interest import Subscription, Taker
 from node.protocols.nats.jetstream.requests import without_domain
 from node.protocols.nats.jetstream.service import JetStream
+from node.protocols.nats.jetstream.times import text_of_ms
 from node.protocols.nats.reader import (
     ACKED,
     CRLF,
@@ -303,6 +304,20 @@ class NatsConnection(asyncio.Protocol):
         """Its user may do what concerns all nodes."""
         user = self._home.auth.user(self.user_name)
         return user is not None and "administrator" in user.tags
+
+    def who(self, now_ms: int) -> dict[str, Any]:
+        """See `Caller` of JetStream's API."""
+        given = {"name": "name", "lang": "lang", "version": "ver"}
+        return {
+            "start": text_of_ms(now_ms - round(self.up_s * 1000)),
+            "host": self.ends.peer_host,
+            "id": self.number,
+            "acc": self.vhost,
+            "user": self.user_name,
+            **{name: self.about[own] for own, name in given.items() if own in self.about},
+            "kind": "Client",
+            "client_type": "websocket" if self.origin.websocket else "nats",
+        }
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

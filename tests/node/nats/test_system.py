@@ -173,6 +173,44 @@ def test_a_stream_is_led_by_the_node_that_is_preferred(three: Three, at: Connect
     told(client, "STREAM.DELETE.LED")
 
 
+def test_an_advisory_of_a_request_says_who_asked(three: Three, at: Connect):
+    watcher, client = at("n1"), at("n2", name="auditor", lang="test", version="1.2")
+    watcher.send(b"SUB $JS.EVENT.ADVISORY.API 1\r\n")
+    watcher.sync()
+    three.knows("n2", b"$JS.EVENT.ADVISORY.API", lambda match: match.nodes == ["n1"])
+
+    told(client, "STREAM.CREATE.AUDITED", {"name": "AUDITED", "subjects": ["audited"]})
+    cluster = three.nodes.nodes["n1"].cluster
+    info = cluster.queue_info("/", "AUDITED")
+    assert info is not None
+    for leader in ("n3", "n2"):
+        three.do(until(lambda: cluster.leader_of(info.group) is not None))
+        about = {"placement": {"preferred": leader}}
+        told(client, "STREAM.LEADER.STEPDOWN.AUDITED", about)
+        assert told(client, "STREAM.INFO.AUDITED")["state"]["messages"] == 0
+    told(client, "STREAM.DELETE.AUDITED")
+
+    found = [watcher.delivery()[1].json for _ in range(6)]
+    for each in found:
+        asker = each["client"]
+        assert asker["start"].endswith("Z")
+        assert asker.pop("id") > 0
+        assert {**asker, "start": ""} == {
+            "start": "",
+            "host": "127.0.0.1",
+            "acc": "/",
+            "user": "guest",
+            "name": "auditor",
+            "lang": "test",
+            "ver": "1.2",
+            "server": "n2",
+            "cluster": "test",
+            "kind": "Client",
+            "client_type": "nats",
+        }
+    assert {each["subject"].split(".")[2] for each in found} == {"STREAM"}
+
+
 @pytest.mark.parametrize("begun", [False, True], ids=["no_link", "in_vain"])
 def test_a_leader_that_could_not_hand_over_says_so(
     three: Three, at: Connect, monkeypatch: pytest.MonkeyPatch, begun: bool

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import structlog
 
@@ -100,6 +100,15 @@ class Asked(NamedTuple):
     call: Call
     inbox: Inbox
     body: bytes
+    client: Json | None = None  # who asks, if somebody is told of that
+
+
+class Caller(Protocol):
+    """A client that asks."""
+
+    def who(self, now_ms: int) -> Json:
+        """As advisories have it."""
+        ...
 
 
 class Served(NamedTuple):
@@ -109,6 +118,7 @@ class Served(NamedTuple):
     call: Call
     inbox: Inbox
     body: bytes
+    client: Json | None
     info: QueueInfo
     group: GroupLike
     stream: Stream
@@ -183,13 +193,17 @@ class Api:
 
     # --- who serves it ----------------------------------------------------------------------------
 
-    def ask(self, vhost: str, subject: bytes, reply: bytes, body: bytes) -> bool:
+    def ask(self, vhost: str, subject: bytes, reply: bytes, body: bytes, by: Caller) -> bool:
         """False: it is no request that anybody knows."""
         call = call_of(subject)
         if call is None or (call.verb not in self._here and call.verb not in self._led):
             return False
         self.served += 1
-        asked = Asked(vhost, call, Inbox(vhost, reply), body)
+        client = None
+        if call.verb not in _PLAIN and self._leading.audited(vhost):
+            home = {"server": self._cluster.node, "cluster": self._cluster.config.cluster}
+            client = by.who(self._cluster.now_ms()) | home
+        asked = Asked(vhost, call, Inbox(vhost, reply), body, client)
         if call.verb in self._here:
             self._tasks.start(self._answered(asked, self._here[call.verb](asked)), name="js_api")
         else:
@@ -221,7 +235,7 @@ class Api:
             if hops >= HOPS_MAX:
                 return False
             self._routes.flush()  # it is known there where the answer is wanted
-            more = (asked.vhost, subject, asked.inbox.subject, asked.body, hops + 1)
+            more = (asked.vhost, subject, asked.inbox.subject, asked.body, hops + 1, asked.client)
             sent = self._peer_rpc.notify(leader, KIND, "api", *more)
             if sent and asked.call.verb == "CONSUMER.MSG.NEXT":
                 now_s = asyncio.get_running_loop().time()
@@ -254,10 +268,10 @@ class Api:
 
     def _from_peer(self, peer: NodeId, message: list[Any]) -> Any:
         match message:
-            case ["api", vhost, subject, reply, body, hops]:
+            case ["api", vhost, subject, reply, body, hops, client]:
                 call = call_of(subject)
                 if call is not None and call.verb in self._led:
-                    asked = Asked(vhost, call, Inbox(vhost, reply), body)
+                    asked = Asked(vhost, call, Inbox(vhost, reply), body, client)
                     self.to_leader(asked, subject, hops)
             case ["flow", vhost, name, consumer, subject]:
                 self.flow(vhost, name, consumer, subject)
@@ -322,7 +336,7 @@ class Api:
         led = None if info is None else led_stream(self._cluster, info)
         if info is None or led is None:
             return None
-        served = Served(vhost, call, Inbox(vhost, b""), body, info, *led)
+        served = Served(vhost, call, Inbox(vhost, b""), body, None, info, *led)
         return await self._told(lambda: self._led[call.verb](served))
 
     async def _told(self, work: Callable[[], Json | Awaitable[Json | None] | None]) -> Json:
@@ -347,7 +361,7 @@ class Api:
     # --- answering --------------------------------------------------------------------------------
 
     def _serve(self, served: Served) -> None:
-        asked = Asked(*served[:4])
+        asked = Asked(*served[:5])
         try:
             found = self._led[served.call.verb](served)
         except (ApiError, BrokerError) as error:
@@ -385,7 +399,8 @@ class Api:
 
     def _reply(self, asked: Asked, answer: Json) -> None:
         self._post.json(asked.inbox, answer)
-        self._leading.tell_request(asked.vhost, subject_of(asked.call), asked.body, answer)
+        subject = subject_of(asked.call)
+        self._leading.tell_request(asked.vhost, subject, asked.body, answer, asked.client)
 
     def _fail(self, asked: Asked, error: ApiError | BrokerError) -> None:
         self.errors += 1

@@ -357,13 +357,22 @@ class Leading:
             about = {"stream": info.name, "batch": batch.id, "reason": batch.reason}
             self.post.advise(info.vhost, subject, "stream_batch_abandoned", self.now_ms(), **about)
 
+    def audited(self, vhost: str) -> bool:
+        """Does anybody want to hear of requests?"""
+        return self.post.heard(Inbox(vhost, b"$JS.EVENT.ADVISORY.API"))
+
     def tell_request(
-        self, vhost: str, subject: str, request: bytes, answer: Mapping[str, Any]
+        self,
+        vhost: str,
+        subject: str,
+        request: bytes,
+        answer: Mapping[str, Any],
+        client: Mapping[str, Any] | None,
     ) -> None:
-        inbox = Inbox(vhost, b"$JS.EVENT.ADVISORY.API")
-        if self.post.heard(inbox):
+        if self.audited(vhost):
             about = {
                 "server": self._cluster.node,
+                "client": client or {},
                 "subject": subject,
                 "request": request.decode(errors="replace"),
                 "response": json_of(answer).decode(),

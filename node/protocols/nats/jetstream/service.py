@@ -15,7 +15,7 @@ from node.dispatch.in_flight import InFlight
 from node.peer_rpc import PeerRpc
 from node.protocols.nats.interest import Taker
 from node.protocols.nats.jetstream import requests
-from node.protocols.nats.jetstream.api import Api
+from node.protocols.nats.jetstream.api import Api, Caller
 from node.protocols.nats.jetstream.archives import Archives
 from node.protocols.nats.jetstream.counting import Counting
 from node.protocols.nats.jetstream.cursors import Cursors
@@ -37,7 +37,7 @@ SNAPSHOT: Final = b"$JS.SNAPSHOT."
 TOLD_BYTES_MAX: Final = 8 << 20
 
 
-class Connection(Taker, Protocol):
+class Connection(Taker, Caller, Protocol):
     vhost: str
     in_flight: InFlight
 
@@ -133,7 +133,7 @@ class JetStream:
         if subject.startswith(requests.PREFIX):
             if subject.startswith(requests.ADMINISTRATION) and not connection.administers:
                 return False
-            return self._ask(vhost, message)
+            return self._ask(connection, message)
         if subject.startswith(SNAPSHOT):
             return self._archives.take(vhost, message)
         return subject.startswith(FLOW) and self._flow(vhost, subject)
@@ -142,11 +142,11 @@ class JetStream:
         """All that one read of a socket brought was taken."""
         self._storing.flush()
 
-    def _ask(self, vhost: str, message: Publish) -> bool:
-        known = False
+    def _ask(self, connection: Connection, message: Publish) -> bool:
+        known, vhost = False, connection.vhost
         for payload in message.payloads:
             body = payload[message.header_bytes : -2]
-            known = self.api.ask(vhost, message.subject, message.reply, body)
+            known = self.api.ask(vhost, message.subject, message.reply, body, connection)
         return known
 
     def _flow(self, vhost: str, subject: bytes) -> bool:
