@@ -162,6 +162,7 @@ class Monitoring:
         settings, nats, counted = self._settings, self._nats, self._nats.counted()
         host, port = _parts(nats.address or nats.tls_address)
         http_host, http_port = _parts(self.address)
+        peer_host, peer_port = _parts(self._cluster.address_of(self._node, "peer"))
         up_s = time.monotonic() - self._started_s
         return {
             **self._about(),
@@ -187,7 +188,12 @@ class Monitoring:
             "max_payload": nats.payload_bytes_max,
             "max_pending": PENDING_BYTES_MAX,
             "write_deadline": round(WRITE_S_MAX * NS_PER_S),
-            "cluster": {"name": settings.cluster, "urls": list(settings.peers.values())},
+            "cluster": {
+                "name": settings.cluster,
+                "addr": peer_host,
+                "cluster_port": peer_port,
+                "urls": list(settings.peers.values()),
+            },
             "gateway": {},
             "leaf": {},
             "mqtt": {},
@@ -219,11 +225,23 @@ class Monitoring:
         return found if meta is None else found | {"meta": meta}
 
     async def _routez(self, _: _Query) -> Json:
-        others = self._nats.subjects.routes.others()
-        rows = [
-            {"rid": number, "remote_id": node, "remote_name": node, "subscriptions": wanted}
-            for number, (node, wanted) in enumerate(others, 1)
-        ]
+        routes, cluster, rows = self._nats.subjects.routes, self._cluster, list[Json]()
+        for number, (node, wanted) in enumerate(routes.others(), 1):
+            host, port = _parts(cluster.address_of(node, "peer"))
+            up_s = routes.up_s(node)
+            rows.append(
+                {
+                    "rid": number,
+                    "remote_id": node,
+                    "remote_name": node,
+                    "ip": host,
+                    "port": port,
+                    "start": text_of_ms(cluster.now_ms() - round(up_s * 1000)),
+                    "uptime": _uptime(up_s),
+                    "pending_size": cluster.links.buffered(node),
+                    "subscriptions": wanted,
+                }
+            )
         name = self._settings.node
         return {**self._about(), "server_name": name, "num_routes": len(rows), "routes": rows}
 

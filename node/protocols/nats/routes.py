@@ -75,6 +75,7 @@ class _Peer:
     """A node that has said hello over the link of now."""
 
     addresses: Addresses
+    since_s: float
     wants: dict[Want, None] = field(default_factory=dict[Want, None])
 
 
@@ -118,6 +119,11 @@ class Routes:
     def others(self) -> list[tuple[NodeId, int]]:
         """The nodes that are linked, and how much is wanted there."""
         return [(node, len(peer.wants)) for node, peer in sorted(self._peers.items())]
+
+    def up_s(self, node: NodeId) -> float:
+        """Since when it is linked."""
+        peer = self._peers.get(node)
+        return 0.0 if peer is None else asyncio.get_running_loop().time() - peer.since_s
 
     # --- interest ---------------------------------------------------------------------------------
 
@@ -223,7 +229,8 @@ class Routes:
         match fields:
             case ["hello", [address, tls_address, *_]]:
                 self._forget(node)
-                self._peers[node] = _Peer((address, tls_address))
+                since_s = asyncio.get_running_loop().time()
+                self._peers[node] = _Peer((address, tls_address), since_s)
                 if self._addresses is not None:
                     self._tell_all(node)
                 self._local.peers_changed()

@@ -219,7 +219,16 @@ async def test_streams_and_consumers_are_shown_by_every_node(three: Three):
         assert told(node, "healthz?account=/&stream=NOPE")[0] == 404
         assert told(node, "healthz?account=/&stream=ORDERS&consumer=nope")[0] == 404
         assert told(node, "healthz?stream=ORDERS")[0] == 400
-        assert json.loads(told(node, "routez")[1])["num_routes"] == 2
+        routes = json.loads(told(node, "routez")[1])["routes"]
+        assert len(routes) == 2
+        for route in routes:
+            other = nodes[route["remote_name"]].settings
+            assert f"{route['ip']}:{route['port']}" == other.peers[other.node]
+            assert route["start"] < found["now"]
+            assert route["uptime"].endswith("s")
+            assert route["pending_size"] >= 0
+        own = json.loads(told(node, "varz")[1])["cluster"]
+        assert f"{own['addr']}:{own['cluster_port']}" == node.settings.peers[node.settings.node]
     led = [
         json.loads(told(node, "jsz?streams=1&stream-leader-only=1")[1])["account_details"]
         for node in nodes.values()
