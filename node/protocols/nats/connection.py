@@ -572,12 +572,12 @@ class NatsConnection(asyncio.Protocol):
         else:
             self._say_ok(count)
             header_bytes = message.header_bytes
-            if header_bytes and any(
-                payload.find(TRACED, 0, header_bytes) > 0 for payload in message.payloads
-            ):
-                self._home.on_traced(self, message, self._pass_on)
-            else:
-                self._pass_on(message)
+            if header_bytes:
+                for payload in message.payloads:
+                    if payload.find(TRACED, 0, header_bytes) > 0:
+                        self._home.on_traced(self, message, self._pass_on)
+                        return
+            self._pass_on(message)
 
     def _pass_on(self, message: Publish) -> None:
         taken = self._home.jetstream.publish(self, message)
