@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
+
+
+class WrongArgument(ValueError):
+    """What was asked for makes no sense; nothing was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +32,12 @@ class Limits:
     storm_share: float = 0.5  # ... when they are this share of its deliveries
     poison_failures: int = 5  # failed deliveries of one message
     loop_deaths: int = 10  # of one message in one queue
+
+    def __post_init__(self) -> None:
+        """Raises WrongArgument."""
+        for name, value in asdict(self).items():
+            called = name.replace("_", "-")
+            if not (math.isfinite(value) and value >= 0):
+                raise WrongArgument(f"{called}: give a number from 0 on")
+            if name.endswith("_share") and value > 1:
+                raise WrongArgument(f"{called}: give a share from 0 to 1")

@@ -75,8 +75,12 @@ def postmortem(
         typer.Option("--archive", metavar="ADDRESS", help="One more to read; repeatable."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the report. Default: postmortem-DATE-TIME here."),
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder for the report. Default: postmortem-DATE-TIME here.",
+        ),
     ] = None,
     tables: Annotated[
         str | None,
@@ -163,11 +167,13 @@ def postmortem(
     from chaos.postmortem.session import NotHere
 
     since_ns, until_ns = _time(since, "--since"), _time(until, "--until")
-    folder = out or Path(datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
-    thresholds = _limits(limits or [])
+    if out == "" or (out is not None and "://" in out):
+        raise CommandError(f"--out {out}: name a folder of this machine", USAGE)
+    folder = Path(out or datetime.now(UTC).strftime("postmortem-%Y%m%d-%H%M%S"))
     options = dict(_pair(each) for each in settings or [])
     progress = Progress(shown=not as_json and not ticket)
     try:
+        thresholds = _limits(limits or [])
         asked = Options(thresholds, history, confirmed, since_ns, until_ns, queue, message)
         result = post_mortem(
             [*folders, *(archives or [])],

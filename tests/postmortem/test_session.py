@@ -25,6 +25,10 @@ def nothing(_: str) -> None:
     """Is missing."""
 
 
+def unwanted(*_: object, **__: object) -> None:
+    pytest.fail("something was begun")
+
+
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -63,21 +67,48 @@ def test_the_version_of_java_counts(no_java: Path, version: str, lacks: str | No
         (["x", "--until", "1e400d"], "--until 1e400d: give a time"),
         (["x", "--limit", "lag=3"], "names are standstill_ms"),
         (["x", "--limit", "lag-ms=much"], "give NAME=NUMBER"),
+        ([".", "--limit", "lag-ms=-1"], "lag-ms: give a number from 0 on"),
+        ([".", "--limit", "stuck-ms=-1"], "stuck-ms: give a number from 0 on"),
+        ([".", "--limit", "lag-ms=nan"], "lag-ms: give a number from 0 on"),
+        ([".", "--limit", "storm-share=50"], "storm-share: give a share from 0 to 1"),
         (["x", "--spark", "loud"], "give NAME=VALUE"),
         (["x"], "x: there is no such folder"),
         ([".", "--message", "7"], "give GROUP-ENTRY-OFFSET"),
         ([".", "--since", "1h", "--until", "2h"], "since is not before until"),
+        ([".", "--since", "2999-01-01"], "since lies in the future"),
+        ([".", "--queue", ""], "the queue has no name"),
+        ([""], "a folder is named by nothing"),
+        ([".", "--archive", ""], "a folder is named by nothing"),
+        (["file:///no/such/folder"], "there is no such folder"),
+        ([".", "--out", ""], "--out : name a folder"),
+        ([".", "--tables", ""], "tables: name a folder"),
+        ([".", "--out", __file__], "is no folder"),
+        ([".", "--out", f"{__file__}/report"], "is no folder"),
+        ([".", "--tables", f"{__file__}/tables"], "is no folder"),
+        ([".", "--tables", f"file://{__file__}"], "is no folder"),
+        ([".", "--out", "s3a://x/report"], "--out s3a://x/report: name a folder of this machine"),
+        ([".", "--master", ""], "master : give one of Spark's"),
+        ([".", "--master", "sparks"], "master sparks: give one of Spark's"),
+        ([".", "--engine", "spork"], "'spork' is not one of"),
+        ([".", "--confirmed", "."], "confirmed .: there is no such file"),
         ([".", "--engine", "sail", "--master", "local"], "sail has no master"),
         ([".", "--engine", "sail", "--spark", "spark.a=b"], "sail has no master"),
         (["s3a://x/y", "--engine", "sail"], "only Spark reaches"),
+        ([".", "--tables", "s3a://x/y", "--engine", "sail"], "only Spark reaches"),
         (["x", "--bogus"], "No such option: --bogus"),
         (["x", "--history", "no-such-file"], "'no-such-file' does not exist"),
         ([], "Missing argument 'DIR...'"),
     ],
 )
 def test_wrong_options_are_named_with_a_status_that_says_nothing_of_logs(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("chaos.postmortem.command.discover", unwanted)
+    monkeypatch.setattr("chaos.postmortem.command.start", unwanted)
+
     assert run(["postmortem", *arguments]) == USAGE
 
     said = capsys.readouterr().err
@@ -93,6 +124,7 @@ def test_few_logs_need_no_java(no_java: Path) -> None:
     assert missing("sail") is None
     assert engine_for([str(no_java / "nodes")], Options()) == "sail"
     assert engine_for(["s3a://logs/n1"], Options()) == "spark"
+    assert engine_for([str(no_java / "nodes")], Options(), tables="s3a://scratch") == "spark"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("disk full"), ZeroDivisionError()])
@@ -107,6 +139,7 @@ def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
 
     monkeypatch.setattr("chaos.postmortem.command.start", fail)
     monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
+    generate(tmp_path / "nodes", 300)
 
     assert run(["postmortem", str(tmp_path), "--engine", "sail"]) == FAILED
 
@@ -118,10 +151,7 @@ def test_a_post_mortem_that_fails_says_nothing_of_logs_either(
 def test_a_record_of_confirms_is_read_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def start(*_: object, **__: object) -> None:
-        pytest.fail("started")
-
-    monkeypatch.setattr("chaos.postmortem.command.start", start)
+    monkeypatch.setattr("chaos.postmortem.command.start", unwanted)
     monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
     for text, words in (
         ("queue,name\norders,7\n", "it needs queue, and publisher and number, or message"),
@@ -138,6 +168,49 @@ def test_a_record_of_confirms_is_read_before_anything_starts(
         )
 
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "index,process\n0,c0\n", '{"some": "thing"}\n', "[1]\n"])
+def test_a_history_is_looked_at_before_anything_starts(
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("chaos.postmortem.command.start", unwanted)
+    monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
+    file = tmp_path / "history.jsonl"
+    file.write_text(text)
+
+    asked = ["postmortem", str(tmp_path), "--engine", "sail", "--history", str(file)]
+    assert run(asked) == UNREADABLE
+
+    assert "is no history of clients" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["sail", "spark"])
+def test_folders_without_logs_start_nothing(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("chaos.postmortem.command.start", unwanted)
+    monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
+
+    assert run(["postmortem", str(tmp_path), "--engine", engine]) == UNREADABLE
+
+    assert "no log segments" in capsys.readouterr().err
+
+
+def test_a_time_before_all_logs_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("chaos.postmortem.command.start", unwanted)
+    monkeypatch.setattr("chaos.postmortem.command.missing", nothing)
+    generate(tmp_path / "nodes", 300)
+
+    asked = ["postmortem", str(tmp_path), "--engine", "sail", "--until", "1971-01-01"]
+    assert run(asked) == UNREADABLE
+
+    assert "there is nothing of that time" in capsys.readouterr().err
 
 
 def test_no_status_has_two_meanings() -> None:
