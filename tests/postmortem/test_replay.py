@@ -214,6 +214,40 @@ def test_a_replay_begins_where_the_log_does_and_stops_where_entries_are_missing(
     assert (found.severity, found.first, found.detail) == ("unreadable", first - 49, lack.failed)
 
 
+def test_of_a_log_that_was_cut_all_is_replayed_that_can_be(spark: Any, tmp_path: Path):
+    """A rewritten segment keeps single entries of long before, and an archive has states that are
+    newer than its segments. Neither is a reason to begin late, or to miss entries at the end.
+    """
+    shop = Shop(tmp_path / "built")
+    taken = list[int]()
+    for node in ("n1", "n1", "n2", "n2"):
+        shop.work(1, 120)
+        taken.append(shop.built.snapshot(1, node))
+    shop.built.close()
+    old, first, second, newest = taken
+    tables, _ = read(spark, tmp_path / "tables", shop.built.paths)
+    known = f"index = {old + 1} or (index > {first - 20} and index < {newest - 5})"
+    tables.write("merged", copies.merged(tables).where(f"group = 1 and ({known})"))
+    found = discover(shop.built.paths).snapshots
+    archived = [replace(each, source="archive") for each in found if each.group == 1]
+
+    for apart, spans_ in (
+        (second - first + 1, [(first, newest - 6, True, True)]),
+        (
+            second - first,
+            [(first, second, True, True), (second, newest - 6, True, False)],
+        ),
+    ):
+        plan = spans(tables, archived, span_entries_min=apart)
+
+        assert [(s.base.index, s.last, s.whole, s.told) for s in plan.spans] == spans_
+        assert [(s.number, s.span) for s in plan.spans] == [(n, n) for n in range(len(spans_))]
+    replayed(tables, plan)
+    assert [row.failed for row in tables["replays"].collect()] == [None, None]
+    # A log folder is judged as a whole: what leads to its newest state should be there.
+    assert spans(tables, found, span_entries_min=50).spans[-1].last == newest
+
+
 def otherwise(shop: Shop, node: str, index: int) -> None:
     """Its snapshot of group 1 there is sound, and says something else than those of the others."""
     path = shop.built.nodes[node].folder / "log" / "snapshots" / f"1-{index}.snap"

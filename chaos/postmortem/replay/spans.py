@@ -85,7 +85,11 @@ def spans(
     if lasts is not None:
         found = [base for base in found if base.index <= lasts.get(base.group, 0)]
     usable = agreed(_of_this_history(tables, found))
-    by_group = {group: list(own) for group, own in groupby(usable, key=lambda base: base.group)}
+    archived = {each.file for each in snapshots if each.source == "archive"}
+    by_group = {
+        group: _within(list(own), archived, ends.get(group, (0, 0))[1])
+        for group, own in groupby(usable, key=lambda base: base.group)
+    }
     lost = [(row.group, row.first, row.last) for row in tables["lacks"].collect()]
 
     def choose(finely: Container[int]) -> list[Span]:
@@ -97,19 +101,51 @@ def spans(
         return _chosen(drawn, *_counts(tables, drawn), lost)
 
     chosen = choose(())
-    # A segment that was rewritten keeps what is still needed: of its first states nothing follows,
-    # but of later ones, which are too near to them to count otherwise.
-    astray = {
-        span.group
-        for span in chosen
-        if span.base.file is None and firsts.get(span.group, 0) > BEFORE_FIRST + 1
+    # A segment that was rewritten keeps what is still needed, single entries of long before: what
+    # follows on the states of that time is not there, but what follows on later ones, which are too
+    # near to them to count otherwise.
+    missed = {
+        group for group, own in by_group.items() if _misses(chosen, group, own, firsts.get(group))
     }
-    stranded = by_group.keys() - ({span.group for span in chosen} - astray)
-    if stranded:
-        chosen = choose(stranded)
+    if missed:
+        chosen = _joined(choose(missed), missed, span_entries_min)
     begun = {span.group for span in chosen}
     lacking = {group: first for group, (first, _) in ends.items() if group not in begun}
     return Plan(chosen, found, lacking, unusable)
+
+
+def _within(own: list[Base], archived: Container[str | None], last: int) -> list[Base]:
+    """Without those that are newer than all known entries: an archive has a state at once, and what
+    led to it when its segment is full. If there is no other one it is better than nothing.
+    """
+    within = [base for base in own if base.index <= last or base.file not in archived]
+    return within if any(base.index <= last for base in within) else own
+
+
+def _misses(chosen: Iterable[Span], group: int, own: Iterable[Base], first: int | None) -> bool:
+    """Whether there are states from which more could be replayed than with these spans."""
+    spans = [span for span in chosen if span.group == group]
+    if first is None:
+        return not spans
+    if not spans or not all(span.whole for span in spans):
+        return True
+    begins = spans[0].base.index
+    return any(first <= base.index + 1 <= begins for base in own)
+
+
+def _joined(chosen: Iterable[Span], groups: Container[int], entries_min: int) -> list[Span]:
+    """Those of these groups that were drawn finely; to begin costs as always."""
+    joined: list[Span] = []
+    for span in chosen:
+        before = joined[-1] if joined and joined[-1].group == span.group else None
+        if before is None:
+            joined.append(replace(span, number=len(joined)))
+        elif span.group in groups and span.whole and not span.told and before.entries < entries_min:
+            node = before.node if before.node == span.node else None
+            joined[-1] = replace(before, last=span.last, node=node)
+        else:
+            joined.append(replace(span, number=len(joined), span=before.span + 1))
+    return joined
 
 
 def _told_by_then(tables: Tables, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
