@@ -132,18 +132,14 @@ def unacked(tables: Tables) -> DataFrame:
     # What was with a consumer when the log begins is with it at least since then.
     since_ms = F.coalesce("last_delivered_ms", "begin_ms")
     until_ms = F.when(open_now, F.greatest("end_ms", since_ms))
-    last_holds = (
-        messages.join(F.broadcast(_begins(events)), "group")
-        .crossJoin(F.broadcast(_end_of_log(tables)))  # one row
-        .select(
-            *QUEUE,
-            F.col("last_consumer").alias("consumer"),
-            "position",
-            F.col("last_index").alias("index"),
-            open_now.alias("open"),
-            since_ms.alias("since_ms"),
-            F.coalesce("held_ms", until_ms - since_ms).alias("ms"),
-        )
+    last_holds = messages.join(F.broadcast(_known_times(tables, events)), "group").select(
+        *QUEUE,
+        F.col("last_consumer").alias("consumer"),
+        "position",
+        F.col("last_index").alias("index"),
+        open_now.alias("open"),
+        since_ms.alias("since_ms"),
+        F.coalesce("held_ms", until_ms - since_ms).alias("ms"),
     )
     held = F.when(F.col("open"), F.struct("since_ms", "position", "index"))
     longest = F.struct("ms", (-F.col("position")).alias("position"), "index")
@@ -171,10 +167,26 @@ def unacked(tables: Tables) -> DataFrame:
     )
 
 
-def _begins(events: DataFrame) -> DataFrame:
-    """Of each group, the first stamp of which there is an event, not only a memory."""
-    stamps = F.when(F.col("event") != "known", F.col("at_ms"))
-    return events.groupBy("group").agg(F.coalesce(F.min(stamps), F.max("at_ms")).alias("begin_ms"))
+def _known_times(tables: Tables, events: DataFrame) -> DataFrame:
+    """Of each group from when to when it is known what happened: from the first stamp of which
+    there is an event, not only a memory, to the end of the log, or to where its replay failed.
+    """
+    # What could not begin has no clock.
+    stamps = F.when((F.col("event") != "known") & (F.col("at_ms") > 0), F.col("at_ms"))
+    known = events.groupBy("group").agg(
+        F.coalesce(F.min(stamps), F.max("at_ms")).alias("begin_ms"),
+        F.coalesce(F.max(stamps), F.max("at_ms")).alias("last_ms"),
+    )
+    failed = tables["replays"].where("failed is not null").select("group").distinct()
+    return (
+        known.join(failed.withColumn("broken", F.lit(True)), "group", "left")
+        .crossJoin(_end_of_log(tables))  # one row
+        .select(
+            "group",
+            "begin_ms",
+            F.when(F.col("broken"), F.col("last_ms")).otherwise(F.col("end_ms")).alias("end_ms"),
+        )
+    )
 
 
 def _end_of_log(tables: Tables) -> DataFrame:
