@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 
 import quorate
+from chaos.postmortem.findings.catalogue import CLEAN, EXITS
 from quorate import numbered
 from quorate.cli import run as run_command
 from quorate.errors import QuorateError
@@ -189,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     strikes = asyncio.run(suffer(folder / "nodes", console))
     report = folder / "report"
     status = run_command(["postmortem", str(folder / "nodes"), "--out", str(report)])
-    if status not in (0, 1, 2, 3):
+    if status not in {CLEAN, *EXITS.values()}:
         return status
     summary = json.loads((report / "summary.json").read_text(encoding="utf-8"))
     found = [

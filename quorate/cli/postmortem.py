@@ -26,6 +26,8 @@ CANNOT = 4
 USAGE = 2
 #: Of sysexits.h; 1, as of other commands, would accuse the logs.
 FAILED = 70
+#: Steps that took less are not told; how much was read is.
+TOLD_S = 1.0
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -249,7 +251,7 @@ def _limits(given: list[str]) -> Limits:
 
 
 class Progress:
-    """The steps at work, and the seconds that each took."""
+    """The steps at work, and the seconds that each took if one could have wondered."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
@@ -264,7 +266,7 @@ class Progress:
             self._running[what] = None
         else:
             self._running.pop(what, None)
-            if self._shown:
+            if self._shown and (seconds >= TOLD_S or what.startswith("read ")):
                 say(f"  {what:<44}{seconds:7.1f} s")
         if self._status is not None:
             self._status.update(f"{', '.join(list(self._running))} ...")

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from chaos.postmortem.findings.catalogue import RULES
 from chaos.postmortem.report import About
-from chaos.postmortem.report.axes import LEFT, RIGHT, TimeAxis, linear, logarithmic
+from chaos.postmortem.report.axes import LEFT, RIGHT, WIDTH, TimeAxis, linear, logarithmic
 from chaos.postmortem.report.cards import by_severity
 from chaos.postmortem.report.facts import (
     Active,
@@ -39,8 +39,9 @@ from chaos.postmortem.report.facts import (
 )
 from chaos.postmortem.report.lanes import BAR, active, leaders, nodes, strip
 from chaos.postmortem.report.markup import Markup, tag
+from chaos.postmortem.report.numbers import key_numbers
 from chaos.postmortem.report.page import page
-from chaos.postmortem.report.panel import Scene
+from chaos.postmortem.report.panel import LETTER, Scene
 from chaos.postmortem.report.plots import line
 from chaos.postmortem.report.summary import summary
 from chaos.postmortem.report.terminal import print_summary
@@ -376,6 +377,17 @@ def test_times_at_the_axis_are_round(seconds: int, labels: list[str]):
     assert axis.x(at(-5)) == LEFT
 
 
+@pytest.mark.parametrize("seconds", [22, 600, 9 * 86_400])
+def test_times_at_the_axis_stay_in_the_picture(seconds: int):
+    picture = drawn(leaders(scene(seconds=seconds), [Lead(1, 1, "n1", at(0), at(5), "killed")]))
+
+    labels = [each for each in picture.iter("text") if "tick" in each.attrib["class"].split()]
+    assert labels
+    for each in labels:
+        x, width = float(each.attrib["x"]), LETTER * len(each.text or "")
+        assert (x if "end" in each.attrib["class"].split() else x + width / 2) <= WIDTH
+
+
 @pytest.mark.parametrize("seconds", [0, 1, 59, 1_200, 86_400, 40 * 86_400])
 def test_a_window_has_few_buckets_of_whole_seconds(seconds: int):
     found = window(at(0), at(seconds))
@@ -456,6 +468,39 @@ def test_the_terminal_says_what_was_found_and_where_the_report_is(tmp_path: Path
     assert said.index("Two active consumers") < said.index("A leader was lost")
     assert f"{len(RULES) - 3} rules found nothing" in re.sub(r"\x1b\[[\d;]*m", "", said)
     assert str(tmp_path / "report.html") in said
+
+
+def test_the_terminal_names_the_day_where_there_are_several(tmp_path: Path):
+    found = finding("not_replayed", 600, file="/n1/1-20.snap")
+    facts = Facts(checks=checks_of(found), incidents=incidents_of([found]))
+    for days, when in ((1, "03:10:00"), (3, "2026-11-18 03:10:00")):
+        write_facts(facts, tmp_path, about(to_ns=at(1_000 + (days - 1) * 86_400)))
+        out = StringIO()
+
+        print_summary(Console(file=out, width=200), tmp_path)
+
+        (row,) = [line for line in out.getvalue().splitlines() if "Not all was replayed" in line]
+        assert ("2026-11-18" in row, when in row) == (days > 1, True)
+        assert "1-20.snap" in out.getvalue()
+        assert "?" not in out.getvalue()
+
+
+def test_who_stood_in_vain_is_no_unplanned_leader():
+    def election(term: int, leader: str | None, cause: str) -> Election:
+        return Election(1, term, "n2", at(1), (), leader, None, cause, "n1", None, None, None)
+
+    facts = Facts(
+        checks=checks_of(),
+        elections=[
+            election(1, "n1", "first"),
+            election(2, "n2", "killed"),
+            election(3, None, "contested"),
+            election(4, None, "contested"),
+        ],
+    )
+
+    assert dict(key_numbers(facts))["unplanned elections"] == "1"
+    assert "4 elections, 1 of them unplanned, 2 won by nobody" in page(facts, about())
 
 
 def test_a_clean_run_says_so_and_an_empty_one_too(tmp_path: Path):

@@ -13,7 +13,7 @@ from chaos.postmortem.findings.catalogue import CLEAN, EXITS
 from chaos.postmortem.options import Options
 from chaos.postmortem.session import NO_JAVA, NO_PACKAGES, missing
 from quorate.cli import run
-from quorate.cli.postmortem import CANNOT, FAILED, UNREADABLE, USAGE
+from quorate.cli.postmortem import CANNOT, FAILED, UNREADABLE, USAGE, Progress
 from tests.postmortem.generator import generate
 
 ROOT = Path(__file__).parents[2]
@@ -211,6 +211,19 @@ def test_a_time_before_all_logs_starts_nothing(
     assert run(asked) == UNREADABLE
 
     assert "there is nothing of that time" in capsys.readouterr().err
+
+
+def test_only_steps_that_took_a_while_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(shown=True)
+    for what, seconds in (("notes", 0.2), ("read 9 segments", 0.1), ("events", 3.0)):
+        progress(what, None)
+        progress(what, seconds)
+    progress.end()
+
+    said = capsys.readouterr().err
+    assert "notes" not in said
+    assert "read 9 segments" in said
+    assert "events" in said
 
 
 def test_no_status_has_two_meanings() -> None:

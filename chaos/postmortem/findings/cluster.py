@@ -93,7 +93,7 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
         Window.partitionBy("group", "node", "session").orderBy(F.desc("term"))
     )
     incidents = (
-        sessions.withColumn("successor", F.format_string("%d: %s", "group", "successor"))
+        sessions.withColumn("of_group", F.format_string("%d: %s", "group", "successor"))
         .withColumn("nth", last)
         .groupBy("node", "session")
         .agg(
@@ -109,11 +109,14 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
             F.min_by("offset", "back_ns").alias("successor_offset"),
             F.array_join(
                 F.transform(
-                    F.array_sort(F.collect_list(F.struct("group", "successor"))),
-                    lambda x: x["successor"],
+                    F.array_sort(F.collect_list(F.struct("group", "of_group"))),
+                    lambda x: x["of_group"],
                 ),
                 ", ",
             ).alias("successors"),
+            F.when(F.min("successor") == F.max("successor"), F.min("successor")).alias(
+                "one_successor"
+            ),
         )
     )
     known = _explained(incidents, tables)
@@ -131,13 +134,11 @@ def leader_lost(tables: Tables, limits: Limits) -> DataFrame:
     span = F.when(F.col("most_ms") - F.col("least_ms") < 100, _seconds(F.col("most_ms"))).otherwise(
         F.format_string("%.1f to %s", F.col("least_ms") / 1e3, _seconds(F.col("most_ms")))
     )
-    detail = F.format_string(
-        "%s %s; without a leader for %s; led since then, by group: %s",
-        "node",
-        why,
-        span,
-        "successors",
-    )
+    # Mostly one node follows in all of its groups: nobody wants to read their numbers.
+    led = F.when(
+        F.col("one_successor").isNotNull(), F.format_string("%s led since then", "one_successor")
+    ).otherwise(F.format_string("led since then, by group: %s", "successors"))
+    detail = F.format_string("%s %s; without a leader for %s; %s", "node", why, span, led)
     only = F.when(F.col("count") == 1, F.col("only"))
     return as_findings(known.withColumn("group", only).withColumn("detail", detail), "leader_lost")
 

@@ -107,7 +107,7 @@ def evidence(finding: Finding) -> list[Content]:
         queue,
         f"{word} {index}" if index else None,
         None if finding.term is None else f"term {finding.term}",
-        None if (finding.count or 1) == 1 else f"count {finding.count:,}",
+        None if (finding.count or 1) == 1 else f"{finding.count:,} in all",
         None if finding.message is None else ["message ", tag("code", finding.message)],
         place(finding.file, finding.offset) or None,
     ]

@@ -180,6 +180,15 @@ class Election:
     def planned(self) -> bool:
         return self.cause in PLANNED
 
+    @property
+    def in_vain(self) -> bool:
+        """Nobody won it, as far as is known: the leader stayed, or there was a next one."""
+        return self.leader is None and not self.planned
+
+    @property
+    def unplanned(self) -> bool:
+        return self.leader is not None and not self.planned
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:

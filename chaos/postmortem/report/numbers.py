@@ -17,7 +17,7 @@ def key_numbers(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "published", number(sum(row.published for row in facts.queues))
         yield "delivered", number(sum(row.delivered for row in facts.queues))
         yield "delivered again", number(sum(row.redelivered for row in facts.queues))
-    unplanned = [each for each in facts.elections if not each.planned]
+    unplanned = [each for each in facts.elections if each.unplanned]
     yield "unplanned elections", number(len(unplanned))
     gaps = [each.without_leader_ms for each in unplanned if each.without_leader_ms is not None]
     if gaps:

@@ -119,7 +119,10 @@ def _grid(time: TimeAxis, bottom: float) -> list[Markup]:
     for at_ns, label in time.ticks():
         x = time.x(at_ns)
         lines.append(tag("line", x1=x, x2=x, y1=HEAD, y2=bottom, class_="grid"))
-        lines.append(tag("text", label, x=x, y=bottom + 13, class_="tick middle"))
+        cut = x + LETTER * len(label) / 2 > WIDTH
+        place = "end" if cut else "middle"
+        at = WIDTH if cut else x
+        lines.append(tag("text", label, x=at, y=bottom + 13, class_=f"tick {place}"))
     lines.append(tag("line", x1=LEFT, x2=RIGHT, y1=bottom, y2=bottom, class_="axis"))
     return lines
 

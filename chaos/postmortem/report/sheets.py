@@ -148,8 +148,9 @@ def _elections(rows: Sequence[Election], more: int) -> Markup:
         ("why", lambda row: row.cause),
         (">without leader", lambda row: duration(row.without_leader_ms)),
     ]
-    planned = sum(row.planned for row in rows)
-    told = f"{plural(len(rows) + more, 'election')}, {len(rows) - planned} of them unplanned"
+    unplanned, in_vain = sum(row.unplanned for row in rows), sum(row.in_vain for row in rows)
+    told = f"{plural(len(rows) + more, 'election')}, {unplanned} of them unplanned"
+    told += f", {in_vain} won by nobody" if in_vain else ""
     return folded("Elections", told, sheet(rows, columns, more))
 
 

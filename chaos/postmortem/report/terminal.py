@@ -32,19 +32,20 @@ def print_summary(console: Console, folder: Path) -> None:
     style = _STYLES.get(told["status"], _BAD)
     span = f"{_short(told['from'])} – {_short(told['to'])} UTC" if told["from"] else "nothing read"
     console.print(f"[{style}]{escape(told['verdict'])}[/]  [dim]{span}[/]", highlight=False)
+    dated = (told["from"] or "")[:10] != (told["to"] or "")[:10]
     if told["impact"]:
         console.print(_impact(told["impact"]))
     for chain in told["chains"][:CHAINS_SHOWN]:
         stages = [" + ".join(stage) for stage in chain["stages"]]
         line = " → ".join([*stages, *chain["impact"]])
         console.print(
-            f"{_short(chain['from'])[11:]}  {visible(line)}", markup=False, highlight=False
+            f"{_moment(chain['from'], dated)}  {visible(line)}", markup=False, highlight=False
         )
     if (rest := len(told["chains"]) - CHAINS_SHOWN) > 0:
         console.print(f"[dim]… and {rest:,} more such chains[/]")
     found = [check for check in told["checks"] if check["count"]]
     if found:
-        console.print(_table(found))
+        console.print(_table(found, dated=dated))
     passed = sum(check["status"] == "pass" for check in told["checks"])
     skipped = [check for check in told["checks"] if check["status"] == "skipped"]
     rest = f"{plural(passed, 'rule')} found nothing."
@@ -57,7 +58,7 @@ def print_summary(console: Console, folder: Path) -> None:
     console.print(f"Report: {folder / REPORT}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
+def _table(found: list[dict[str, Any]], *, dated: bool) -> Table:
     order = list(_SEVERITIES)
     table = Table("", "what", "when", "where and how", box=None, pad_edge=False, header_style="dim")
     for check in sorted(found, key=lambda each: order.index(each["severity"])):
@@ -67,7 +68,7 @@ def _table(found: list[dict[str, Any]]) -> Table:
             table.add_row(
                 _SEVERITIES[check["severity"]] if place == 0 else "",
                 escape(check["title"]) if place == 0 else "",
-                _short(example.get("from"))[11:],
+                _moment(example.get("from"), dated),
                 escape(visible(_where(example))),
             )
         if rest > 0:
@@ -106,11 +107,20 @@ def _where(example: dict[str, Any]) -> str:
         if last in (None, index)
         else f"entries {index}–{last}",
         example.get("message"),
-        f"{example['file']} at {example.get('offset', '?')}" if example.get("file") else None,
+        _place(example),
     )
     place = ", ".join(str(each) for each in known if each is not None)
     detail = " ".join(facts_told(example.get("detail") or "").split())
     return f"{detail}\n{place}" if detail and place else detail or place
+
+
+def _place(example: dict[str, Any]) -> str | None:
+    file, offset = example.get("file"), example.get("offset")
+    return file if offset is None or not file else f"{file} at {offset}"
+
+
+def _moment(time: str | None, dated: bool) -> str:
+    return _short(time) if dated else _short(time)[11:]
 
 
 def _short(time: str | None) -> str:
