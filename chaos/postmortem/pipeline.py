@@ -48,6 +48,7 @@ from chaos.postmortem.report import About, write_report
 from chaos.postmortem.report.units import stamp
 from chaos.postmortem.session import fit
 from chaos.postmortem.tables import Tables, conformed, schema_of
+from chaos.postmortem.whole_tables import WholeTables, as_given, made_of
 
 Known = TypeVar("Known")
 Table = Callable[[Tables], DataFrame]
@@ -86,6 +87,8 @@ QUEUES: Final[dict[str, Table]] = {
     "redelivery": traffic.redelivery,
     "sac": traffic.sac,
 }
+#: They need the plan of the replay.
+OF_PLAN: Final = ("events", "members", "corruption", "breaches", "replays", "states")
 #: What logs alone say is judged while their entries are replayed.
 OF_LOGS: Final[tuple[Finding, ...]] = (
     of_what_was_given.breaches,
@@ -205,10 +208,15 @@ def run(
     plan = ingest.planned(made, inputs, asked.until_ns)
     count, new = len(inputs.segments), sum(map(len, plan.new.values()))
     what = f"read {count} segments" if new == count else f"read {new} new of {count} segments"
+    # What is not whole any more must not look so while records change.
+    whole = WholeTables(spark, made.folder, _made_of(inputs, asked))
     with steps.step(what):
         ingest.ingest(made, inputs, asked.until_ns, plan)
+    if len(whole):
+        with steps.step(f"take {len(whole)} tables as they are"):
+            pass
     with ThreadPoolExecutor(at_once) as pool:
-        _make(made, inputs, asked, steps, pool)
+        _make(made, inputs, asked, steps, pool, whole)
     status, found = _told(made)
     with steps.step("report"):
         seconds = time.monotonic() - began_s
@@ -216,8 +224,26 @@ def run(
     return Result(status, found, out, steps.seconds)
 
 
+def _made_of(inputs: Inputs, asked: Asked) -> dict[str, str]:
+    """By table. Nothing is kept of what is cut off at a time, or replayed by another machine."""
+    if asked.until_ns is not None or asked.build is not nullcontext:
+        return {}
+    of_logs, of_queues = made_of(inputs), made_of(inputs, asked.queue)
+    of_clients = made_of(inputs, asked.queue, *map(as_given, (asked.history, asked.confirmed)))
+    return {
+        **dict.fromkeys((*LOGS, *OF_PLAN), of_logs),
+        **dict.fromkeys(QUEUES, of_queues),
+        "client_findings": of_clients,
+    }
+
+
 def _make(
-    made: Tables, inputs: Inputs, asked: Asked, steps: Steps, pool: ThreadPoolExecutor
+    made: Tables,
+    inputs: Inputs,
+    asked: Asked,
+    steps: Steps,
+    pool: ThreadPoolExecutor,
+    whole: WholeTables,
 ) -> None:
     """All tables, side by side where they do not need each other."""
 
@@ -225,15 +251,18 @@ def _make(
         def work() -> DataFrame:
             return table(tables)
 
-        made.begin(pool, name, work, partial(steps.step, name.replace("_", " ")))
+        if name not in whole:
+            timed = partial(steps.step, name.replace("_", " "))
+            made.begin(pool, name, work, timed, whole.finish)
 
     for name, table in LOGS.items():
         begin(name, table)
-    made.wait("merged")  # which is no part of the plan's time
-    with steps.step("plan of the replay"):
-        cut = asked.until_ns is not None
-        plan = spans(made, inputs.snapshots, cut=cut)
-        told = told_members(made, plan.bases)
+    plan, told, cut = Plan([], [], {}, []), {}, asked.until_ns is not None
+    if not whole.has(OF_PLAN):
+        made.wait("merged")  # which is no part of the plan's time
+        with steps.step("plan of the replay"):
+            plan = spans(made, inputs.snapshots, cut=cut)
+            told = told_members(made, plan.bases)
     begin("events", partial(events, plan=plan, build=asked.build))
     # What does not wait for the replay comes first: a pool has few places to wait in.
     begin("members", partial(members, told=told))

@@ -101,14 +101,18 @@ class Tables:
         name: str,
         make: Callable[[], DataFrame],
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        finished: Callable[[str], None] | None = None,
     ) -> None:
         """Made by the pool, and waited for by whoever asks for it. What it needs must have begun
         before: then a pool that takes its work in order, however small, never waits for itself.
+        `finished` is told when it is written.
         """
 
         def work() -> None:
             with timed():
                 self.write(name, make())
+            if finished is not None:
+                finished(name)
 
         self._making[name] = pool.submit(work)
 

@@ -26,8 +26,9 @@ CANNOT = 4
 USAGE = 2
 #: Of sysexits.h; 1, as of other commands, would accuse the logs.
 FAILED = 70
-#: Steps that took less are not told; how much was read is.
+#: Steps that took less are not told; what was read is, and what was there.
 TOLD_S = 1.0
+TOLD = ("read ", "take ")
 _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -266,7 +267,7 @@ class Progress:
             self._running[what] = None
         else:
             self._running.pop(what, None)
-            if self._shown and (seconds >= TOLD_S or what.startswith("read ")):
+            if self._shown and (seconds >= TOLD_S or what.startswith(TOLD)):
                 say(f"  {what:<44}{seconds:7.1f} s")
         if self._status is not None:
             self._status.update(f"{', '.join(list(self._running))} ...")

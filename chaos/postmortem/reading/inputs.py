@@ -82,6 +82,7 @@ class SnapshotFile:
     source: Source
     set_aside: bool  # by the node, as damaged
     copy: bool = False
+    changed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +484,9 @@ def _snapshots(found: Iterable[Found], segments: Sequence[Segment]) -> list[Snap
         assert match is not None
         key = (owner.cluster, owner.node, int(match[1]), int(match[2]))
         aside, copy = match[3] is not None, key in seen
-        listed.append(SnapshotFile(each.path, *key, each.bytes, owner.source, aside, copy))
+        listed.append(
+            SnapshotFile(each.path, *key, each.bytes, owner.source, aside, copy, each.changed_ns)
+        )
         if not aside:
             seen.add(key)
     return listed
