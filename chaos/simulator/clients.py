@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.history import History
 from chaos.simulator.channel import Channel, Closed, Welcome
 from chaos.simulator.loop import Process
+from chaos.simulator.machine import Machine
 from chaos.simulator.sim_cluster import SimCluster
 from cluster.groups.outcome import Outcome
 from cluster.machine.commands import Command
@@ -204,20 +205,33 @@ class Client:
 
 
 async def asked(client: Client, kind: Callable[..., Any], *fields: Any) -> Any:
-    """The answer to one request on a connection of its own. None: unknown. Any node is asked,
-    which forwards it.
-    """
+    """The answer of any node, or of the one to which that forwards it. None: unknown."""
     cluster = client.scene.cluster
-    channel = cluster.connect(client.process, client.dice.choice(cluster.nodes))
-    answer = None
-    if channel is not None:
-        hello = Hello(None, 0, "simulated", "/", True)
-        connection = Connection(channel, channel.at, hello, lambda _frame: None)
-        if await connection.answer(connection.welcomed) is not None:
-            answer = await connection.answer(connection.request(kind, *fields))
-        connection.close()
+    node = client.dice.choice(cluster.nodes)
+    answer = await _asked_once(cluster, client.process, node, None, kind, *fields)
     if not isinstance(answer, RequestAnswer):
         await asyncio.sleep(RETRY_S)
+    return answer
+
+
+async def _asked_once(
+    cluster: SimCluster,
+    process: Process,
+    node: NodeId,
+    session: str | None,
+    kind: Callable[..., Any],
+    *fields: Any,
+) -> Any:
+    """On a connection of its own. None: unknown."""
+    channel = cluster.connect(process, node)
+    if channel is None:
+        return None
+    hello = Hello(session, 0, "simulated", "/", True)
+    connection = Connection(channel, node, hello, lambda _frame: None)
+    answer = None
+    if await connection.answer(connection.welcomed) is not None:
+        answer = await connection.answer(connection.request(kind, *fields))
+    connection.close()
     return answer
 
 
@@ -227,32 +241,36 @@ async def change(cluster: SimCluster, dice: random.Random, command: Command) -> 
         serving = [machine for machine in cluster.machines.values() if machine.serves]
         if serving:
             machine = dice.choice(serving)
-            process, node = machine.process, machine.cluster
-            assert process is not None
-            assert node is not None
-            asked = process.spawn(node.change(command), "change")
-            while not asked.done() and process.alive:
-                await asyncio.sleep(LOOK_S)
-            if asked.done() and not asked.cancelled() and asked.exception() is None:
-                outcome: Outcome = asked.result()
-                if outcome.kind == "ok" or outcome.reply is not None:
-                    return outcome
+            assert machine.cluster is not None
+            outcome = await outcome_at(machine, machine.cluster.change(command))
+            if outcome is not None and (outcome.kind == "ok" or outcome.reply is not None):
+                return outcome
         await asyncio.sleep(RETRY_S)
+
+
+async def outcome_at(
+    machine: Machine,
+    work: Coroutine[Any, Any, Outcome],
+    look: Callable[[], None] = lambda: None,
+) -> Outcome | None:
+    """Of what its node does. None: that did not live to tell. `look`: at it, meanwhile."""
+    process = machine.process
+    assert process is not None
+    asked = process.spawn(work, "work")
+    while not asked.done() and process.alive:
+        await asyncio.sleep(LOOK_S)
+        look()
+    told = asked.done() and not asked.cancelled() and asked.exception() is None
+    return asked.result() if told else None
 
 
 async def declare(scene: Scene, process: Process, name: str, arguments: dict[str, Any]) -> None:
     """The queue exists when this returns."""
     dice = random.Random(f"declare/{scene.cluster.plan.seed}/{name}")
-    hello = Hello(f"declare-{name}", 0, "simulated", "/", True)
+    session, asking = f"declare-{name}", (Declare, name, arguments)
     while True:
         node = dice.choice(scene.cluster.nodes)
-        channel = scene.cluster.connect(process, node)
-        if channel is not None:
-            connection = Connection(channel, node, hello, lambda _frame: None)
-            answer = None
-            if await connection.answer(connection.welcomed) is not None:
-                answer = await connection.answer(connection.request(Declare, name, arguments))
-            connection.close()
-            if isinstance(answer, RequestAnswer):
-                return
+        answer = await _asked_once(scene.cluster, process, node, session, *asking)
+        if isinstance(answer, RequestAnswer):
+            return
         await asyncio.sleep(RETRY_S)

@@ -32,13 +32,13 @@ from chaos.simulator.amqp_publishers import PLAIN, AmqpPublisher
 from chaos.simulator.amqp_queues import AmqpQueues
 from chaos.simulator.amqp_wire import Delivered
 from chaos.simulator.clients import (
-    LOOK_S,
     RETRY_S,
     Client,
     Connection,
     Scene,
     asked,
     change,
+    outcome_at,
 )
 from chaos.simulator.consumers import Consumer
 from chaos.simulator.publishers import Attributes, Batch, Publisher
@@ -80,13 +80,21 @@ class Feature:
 
     #: Name and arguments.
     queues: ClassVar[Mapping[str, dict[str, Any]]] = {}
+    #: A queue with a publisher that has a name, and those with consumers that settle whatever they
+    #: get: what else leaves, leaves by the feature.
+    published: ClassVar[str | None] = None
+    consumed: ClassVar[Sequence[str]] = ()
+    #: Of all that happened to its queues.
+    checkers: ClassVar[Mapping[str, Checker]] = {"total-queue": total_queue}
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.publishers: list[Publisher] = []
-        self.consumers: list[Consumer] = []
+        self.consumers = [Consumer(scene, f"k-{q}", q, patient=True) for q in self.consumed]
         self.amqp: list[AmqpClient] = []
         self.others: list[Occasional] = []
+        if (queue := self.published) is not None:
+            self.publishers.append(Publisher(scene, f"f-{queue}", queue, named=True))
 
     @property
     def waits(self) -> str | None:
@@ -107,20 +115,7 @@ class Feature:
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
         """`clocks_jumped`: what is early or late cannot be told."""
-        return check_all(_of(ops, self.queues), {"total-queue": total_queue})
-
-    def _consumes(self, *queues: str) -> None:
-        """Consumers that settle whatever they get: what else leaves, leaves by the feature."""
-        for queue in queues:
-            self.consumers.append(Consumer(self.scene, f"k-{queue}", queue, patient=True))
-
-    def _publishes(
-        self, queue: str, attributes: Attributes | None = None, *, named: bool = True
-    ) -> None:
-        name = f"f-{queue}" if named else f"g-{queue}"
-        self.publishers.append(
-            Publisher(self.scene, name, queue, named=named, attributes=attributes)
-        )
+        return check_all(_of(ops, self.queues), self.checkers)
 
 
 def _of(ops: Sequence[Op], queues: Collection[str]) -> list[Op]:
@@ -131,11 +126,12 @@ class Priority(Feature):
     """Those of higher priority overtake; none is lost."""
 
     queues: ClassVar = {"ranked": {**LIMITS, "x-max-priority": 5}}
+    consumed = ("ranked",)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._publishes("ranked", self._attributes)
-        self._consumes("ranked")
+        name, how = "f-ranked", self._attributes
+        self.publishers.append(Publisher(scene, name, "ranked", named=True, attributes=how))
 
     @staticmethod
     def _attributes(dice: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -154,25 +150,17 @@ class DropHead(Feature):
         },
         "dropped": LIMITS,
     }
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._publishes("newest")
-        self._consumes("newest", "dropped")
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        return check_all(_of(ops, self.queues), {"dead-letters": dead_letters("newest", "dropped")})
+    published = "newest"
+    consumed = ("newest", "dropped")
+    checkers: ClassVar = {"dead-letters": dead_letters("newest", "dropped")}
 
 
 class RejectPublish(Feature):
     """A full queue refuses: what it refused never comes out, what it confirmed does."""
 
     queues: ClassVar = {"full": {**LIMITS, "x-max-length": 20, "x-overflow": "reject-publish"}}
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._publishes("full")
-        self._consumes("full")
+    published = "full"
+    consumed = ("full",)
 
 
 class RepeatingPublisher(Publisher):
@@ -201,14 +189,14 @@ class Dedup(Feature):
     """What is published again under its id is stored once."""
 
     queues: ClassVar = {"once": {**LIMITS, "x-dedup-window": 600_000}}
+    consumed = ("once",)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.publishers.append(RepeatingPublisher(scene, "i-once", "once", self._attributes))
-        self._consumes("once")
+        self.publishers.append(RepeatingPublisher(scene, "i-once", "once", self._ids))
 
     @staticmethod
-    def _attributes(_: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    def _ids(_: random.Random, ids: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         return [{ATTR_DEDUP_ID: each} for each in ids], {}
 
 
@@ -236,11 +224,11 @@ class PurgeQueue(Feature):
     """
 
     queues: ClassVar = {"swept": LIMITS}
+    published = "swept"
+    consumed = ("swept",)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._publishes("swept")
-        self._consumes("swept")
         self.others.append(Purger(scene, "v-swept", "swept"))
 
     def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
@@ -256,7 +244,7 @@ class PurgeQueue(Feature):
             if op.f == "publish" and op.type == "invoke" and op.wall_ms <= swept_ms
         }
         kept = [op for op in mine if op.f != "purge" and op.invoke not in before]
-        return check_all(kept, {"total-queue": total_queue})
+        return check_all(kept, self.checkers)
 
 
 class RoutedPublisher(AmqpPublisher):
@@ -303,11 +291,11 @@ class Exchanges(Feature):
     """A confirm of what an exchange routed means that it is in every queue bound to it."""
 
     queues: ClassVar = {"routed-all": LIMITS, "routed-one": LIMITS}
+    consumed = ("routed-all", "routed-one")
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self.amqp.append(RoutedPublisher(scene, "q0", (), AmqpQueues(scene, LIMITS)))
-        self._consumes(*self.queues)
 
 
 PIECE_BYTES = 600
@@ -350,12 +338,12 @@ class Large(Feature):
     """A body that goes through the log in parts comes out whole, once, and in its place."""
 
     queues: ClassVar = {"large": LIMITS}
+    consumed = ("large",)
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         publisher = LargePublisher(scene, "p-large", (), AmqpQueues(scene, LIMITS))
         self.amqp += [publisher, LargeConsumer(scene, "r-large", "large")]
-        self._consumes("large")
 
 
 class Ruler(Occasional):
@@ -388,19 +376,13 @@ class Policies(Feature):
     """A queue whose settings change under load keeps all and in order."""
 
     queues: ClassVar = {"ruled": LIMITS}
+    published = "ruled"
+    consumed = ("ruled",)
+    checkers: ClassVar = {"total-queue": total_queue, "publisher-order": publisher_order}
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._publishes("ruled")
-        self._consumes("ruled")
         self.others.append(Ruler(scene, "u-ruled", "ruled"))
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        checkers: dict[str, Checker] = {
-            "total-queue": total_queue,
-            "publisher-order": publisher_order,
-        }
-        return check_all(_of(ops, self.queues), checkers)
 
 
 EXPIRES_MS = 3_000
@@ -477,19 +459,15 @@ class Importer(Occasional):
                 await asyncio.sleep(RETRY_S)
             if self.scene.stopping:
                 return
-            process, node = machine.process, machine.cluster
-            assert process is not None
-            assert node is not None
             exchange = f"imported-{number}"
             name = f"{exchange}.{self.name}"
             self.outcomes[name] = "unknown"
             steps = self._steps(name, exchange, whole=self.dice.random() < 0.7)
-            asked = process.spawn(node.names.change_all(steps), "import")
-            while not asked.done() and process.alive:
-                await asyncio.sleep(LOOK_S)
-                self.look()
-            if asked.done() and not asked.cancelled() and asked.exception() is None:
-                self.outcomes[name] = asked.result().kind
+            assert machine.cluster is not None
+            importing = machine.cluster.names.change_all(steps)
+            outcome = await outcome_at(machine, importing, self.look)
+            if outcome is not None:
+                self.outcomes[name] = outcome.kind
             cluster.trace.count(f"imports {self.outcomes[name]}")
             self.look()
 
@@ -647,20 +625,14 @@ class Groups(Feature):
             "x-delayed-retry-max": 200,
         }
     }
+    consumed = ("grouped",)
+    checkers: ClassVar = {"total-queue": total_queue, "message-groups": message_groups(key_of)}
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         for name, named in (("f-grouped", True), ("g-grouped", False)):
             self.publishers.append(GroupedPublisher(scene, name, "grouped", named=named))
-        self._consumes("grouped")
         self.consumers.append(Consumer(scene, "l-grouped", "grouped"))
-
-    def judge(self, ops: Sequence[Op], *, clocks_jumped: bool) -> list[Verdict]:
-        checkers: dict[str, Checker] = {
-            "total-queue": total_queue,
-            "message-groups": message_groups(key_of),
-        }
-        return check_all(_of(ops, self.queues), checkers)
 
 
 class Room(Feature):
@@ -734,5 +706,5 @@ class Room(Feature):
         reported = {"transactions": len(parts), "messages": len(found)}
         return [
             judge("room", anomalies, reported=reported),
-            *check_all(mine, {"total-queue": total_queue}),
+            *check_all(mine, self.checkers),
         ]
