@@ -202,11 +202,11 @@ class LiveCluster:
     def times_said(self, node: NodeId, event: str) -> int:
         return self.log_since_start(node).count(f'"event": "{event}"')
 
-    async def until_started(self, node: NodeId, *, timeout_s: float = START_S_MAX) -> None:
+    async def until_started(self, node: NodeId) -> None:
         """It has read its log and serves, or it has ended."""
         await _until(
             lambda: not self.running(node) or '"node_started"' in self.log_since_start(node),
-            timeout_s,
+            START_S_MAX,
         )
 
     async def status(self, node: NodeId, *, digests: bool = False) -> dict[str, Any] | None:

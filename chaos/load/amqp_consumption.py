@@ -11,12 +11,10 @@ import aiormq
 from aiormq.abc import DeliveredMessage
 
 from chaos.load.amqp_link import Link, answer_of
-from chaos.load.driver import CALL_S_MAX, Answer, Received, id_of
+from chaos.load.driver import CALL_S_MAX, NOT_OFFERED, Answer, Received, id_of
 
 #: Messages that wait together and have the same to tell are handed over together.
 TOGETHER_MAX = 20
-
-_NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
 
 
 class AmqpConsumption:
@@ -77,7 +75,7 @@ class AmqpConsumption:
 
     async def give_back(self, received: Received, *, failed: bool) -> Answer:
         if not failed:
-            return _NOT_OFFERED
+            return NOT_OFFERED
         return await self._finish(
             received, lambda tag: self.channel.basic_nack(tag, requeue=True, wait=False)
         )

@@ -16,6 +16,7 @@ from chaos.load.amqp_consumption import AmqpConsumption
 from chaos.load.amqp_link import REFUSALS, Link, LinkFailed, answer_of, connected
 from chaos.load.driver import (
     CALL_S_MAX,
+    NOT_OFFERED,
     Answer,
     Consumption,
     Protocols,
@@ -27,8 +28,6 @@ from chaos.load.http_calls import HttpCalls
 
 #: Between two rounds of all nodes when none lets us in.
 PAUSE_S = 0.1
-
-_NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
 
 
 Connect = Callable[[Address, str], Awaitable[Link]]
@@ -108,7 +107,7 @@ class AmqpDriver:
 
     async def publish(self, publish: Publish) -> Answer:
         if publish.delay_ms is not None:
-            return _NOT_OFFERED
+            return NOT_OFFERED
 
         async def published(link: Link) -> Answer:
             channel = await link.shared("publish", confirms=True)
@@ -122,7 +121,7 @@ class AmqpDriver:
 
     async def numbered(self, publisher: str, first: int, publish: Publish) -> Answer:
         del publisher, first, publish
-        return _NOT_OFFERED
+        return NOT_OFFERED
 
     async def transaction(
         self, publishes: Sequence[Publish], settles: Sequence[Received], *, commit: bool = True
@@ -130,7 +129,7 @@ class AmqpDriver:
         """Deliveries are acknowledged where they came, so they must be of one consumer."""
         handles = [cast("tuple[AmqpConsumption, list[int]]", each.handle) for each in settles]
         if any(publish.delay_ms is not None for publish in publishes):
-            return _NOT_OFFERED
+            return NOT_OFFERED
         if not handles:
 
             async def committed(link: Link) -> Answer:

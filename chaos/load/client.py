@@ -136,12 +136,12 @@ class Client:
                 continue
             await self.work_off(consumption, stop, handle)
 
-    async def subscribe(self, queue: str, *, prefetch: int = PREFETCH) -> Consumption | Answer:
+    async def subscribe(self, queue: str) -> Consumption | Answer:
         """For `work_off`."""
         started: list[Consumption] = []
 
         async def subscribed() -> Answer:
-            consumption = await self.driver.consume(queue, prefetch=prefetch)
+            consumption = await self.driver.consume(queue, prefetch=PREFETCH)
             if isinstance(consumption, Answer):
                 return consumption
             started.append(consumption)

@@ -45,10 +45,13 @@ class Left:
             self.confirmed(queue, client.name, first, count)
         return answer
 
-    def taking(self, client: Client, queue: str) -> Handle:
-        """Settles what comes out; `queue`: to which that was published."""
+    def taking(self, client: Client, queue: str, crash_share: float = 0.0) -> Handle:
+        """Settles what comes out, or dies at times; `queue`: to which that was published."""
 
         async def take(consumption: Consumption, received: Received) -> bool:
+            if crash_share and client.dice.random() < crash_share:
+                await client.crash()
+                return False
             self.out(queue, received.messages)
             await client.soon(client.settle(consumption, received))
             return True

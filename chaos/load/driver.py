@@ -37,6 +37,9 @@ class Answer:
         return self.type == "ok"
 
 
+NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """Messages handed to one consumer together: of one decision, or of one frame."""

@@ -23,7 +23,7 @@ from chaos.checker.verdict import Checker
 from chaos.history import publish_value
 from chaos.load.client import PAUSE_S, Client, Handle, close_all, publish_until, wait
 from chaos.load.draining import Left, drain
-from chaos.load.driver import Answer, Consumption, Driver, Protocols, Publish, Received
+from chaos.load.driver import Answer, Driver, Protocols, Publish
 from chaos.load.http_calls import named
 from chaos.load.workload import Scene, only
 
@@ -87,7 +87,7 @@ class _Linked:
             publish = partial(self._publish, route)
             loads += [
                 publish_until(ending, route.publisher, PUBLISHES_PER_S, publish),
-                route.consumer.consume(route.destination, ending, self._taking(route)),
+                route.consumer.consume(route.destination, ending, self._taking(route, CRASH_SHARE)),
             ]
         await asyncio.gather(*loads)
 
@@ -96,8 +96,7 @@ class _Linked:
         await self._until_running_again()
         await close_all([route.publisher for route in self._routes])
         takers: dict[str, tuple[Client, Handle]] = {
-            route.destination: (route.consumer, self._left.taking(route.consumer, route.source))
-            for route in self._routes
+            route.destination: (route.consumer, self._taking(route)) for route in self._routes
         }
         crossed = asyncio.Event()
         working = [
@@ -189,17 +188,8 @@ class _Linked:
             if answer.ok:
                 self._left.confirmed(route.source, client.name, first, count)
 
-    def _taking(self, route: Route) -> Handle:
-        client = route.consumer
-        take = self._left.taking(client, route.source)
-
-        async def work(consumption: Consumption, received: Received) -> bool:
-            if client.dice.random() < CRASH_SHARE:
-                await client.crash()
-                return False
-            return await take(consumption, received)
-
-        return work
+    def _taking(self, route: Route, crash_share: float = 0.0) -> Handle:
+        return self._left.taking(route.consumer, route.source, crash_share)
 
 
 class Shovels(_Linked):

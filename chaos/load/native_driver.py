@@ -18,6 +18,7 @@ import aiohttp
 from chaos.load.addresses import Address, Chooser
 from chaos.load.driver import (
     CALL_S_MAX,
+    NOT_OFFERED,
     Answer,
     Consumption,
     Protocols,
@@ -36,7 +37,6 @@ from quorate.publisher import Publisher
 
 #: How long what a client holds waits for it after its connections are lost.
 RESUME_MS = 2_000
-_NOT_OFFERED = Answer("refused", reason="not offered by this protocol")
 
 
 class Exchanges(Protocol):
@@ -74,7 +74,7 @@ class HttpExchanges:
     async def publish(self, publish: Publish) -> Answer:
         """One at a time."""
         if len(publish.messages) != 1 or publish.delay_ms is not None:
-            return _NOT_OFFERED
+            return NOT_OFFERED
         properties: dict[str, Any] = {"delivery_mode": 2, "headers": dict(publish.headers)}
         if publish.ttl_ms is not None:
             properties["expiration"] = str(publish.ttl_ms)
@@ -191,7 +191,7 @@ class NativeDriver:
         self, publishes: Sequence[Publish], settles: Sequence[Received], *, commit: bool = True
     ) -> Answer:
         del publishes, settles, commit
-        return _NOT_OFFERED
+        return NOT_OFFERED
 
     async def _send(self, publisher: Publisher, publish: Publish) -> Answer:
         delay_ms = publish.delay_ms

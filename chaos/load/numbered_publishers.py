@@ -13,7 +13,7 @@ from functools import partial
 from chaos.checker import ack_finality, publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.history import publish_value
-from chaos.load.client import Client, Handle, close_all, publish_until
+from chaos.load.client import Client, close_all, publish_until
 from chaos.load.draining import Left, drain
 from chaos.load.driver import Answer, Protocols, Publish
 from chaos.load.workload import Scene
@@ -76,8 +76,7 @@ class NumberedPublishers:
 
     async def drain(self) -> None:
         await close_all([named.client for named in self._publishers])
-        takers: dict[str, tuple[Client, Handle]] = {self.queue: (self._consumer, self._take)}
-        await drain(self.name, self._left, takers)
+        await drain(self.name, self._left, {self.queue: (self._consumer, self._take)})
         await self._consumer.close()
 
     async def _publish(self, named: _Named) -> None:

@@ -14,7 +14,7 @@ from chaos.checker import publisher_order, total_queue, vanished
 from chaos.checker.verdict import Checker
 from chaos.load.client import Client, Handle, close_all, publish_until
 from chaos.load.draining import Left, drain
-from chaos.load.driver import Consumption, Protocols, Received
+from chaos.load.driver import Protocols
 from chaos.load.workload import Scene
 
 PUBLISHERS = 2
@@ -35,7 +35,6 @@ class PublisherOrder:
         self._ended = [0] * PUBLISHERS  # publishers of each place that are gone
         self._consumer = Client(scene, f"{name}/c0", protocol)
         self._left = Left()
-        self._take = self._left.taking(self._consumer, self.queue)
 
     @property
     def checkers(self) -> Mapping[str, Checker]:
@@ -55,13 +54,12 @@ class PublisherOrder:
                 publish_until(ending, client, PUBLISHES_PER_S, partial(self._publish, place))
                 for place, client in enumerate(self._publishers)
             ),
-            self._consumer.consume(self.queue, ending, self._work),
+            self._consumer.consume(self.queue, ending, self._taking(CRASH_SHARE)),
         )
 
     async def drain(self) -> None:
         await close_all(self._publishers)
-        takers: dict[str, tuple[Client, Handle]] = {self.queue: (self._consumer, self._take)}
-        await drain(self.name, self._left, takers)
+        await drain(self.name, self._left, {self.queue: (self._consumer, self._taking())})
         await self._consumer.close()
 
     async def _publish(self, place: int) -> None:
@@ -72,11 +70,8 @@ class PublisherOrder:
             self._publishers[place] = self._publisher(place, self._ended[place])
             await client.close()
 
-    async def _work(self, consumption: Consumption, received: Received) -> bool:
-        if self._consumer.dice.random() < CRASH_SHARE:
-            await self._consumer.crash()
-            return False
-        return await self._take(consumption, received)
+    def _taking(self, crash_share: float = 0.0) -> Handle:
+        return self._left.taking(self._consumer, self.queue, crash_share)
 
     def _publisher(self, place: int, number: int) -> Client:
         return Client(self._scene, f"{self.name}/p{place}.{number}", self._protocol)

@@ -41,6 +41,7 @@ from chaos.checker.streams import (
 from chaos.checker.verdict import Checker
 from chaos.history import Op
 from chaos.load.client import wait
+from chaos.load.driver import id_of
 from chaos.load.nats_client import Message, StreamClient
 from chaos.load.workload import Scene
 
@@ -386,7 +387,7 @@ class Streams:
         node = process.client.node
         if answer is not None and "error" not in answer:
             found = answer["message"]
-            more = {"sequence": found["seq"], "body": _name(base64.b64decode(found["data"]))}
+            more = {"sequence": found["seq"], "body": id_of(base64.b64decode(found["data"]))}
             return self._recorder.end(invoked, "ok", more, node=node)
         if answer is not None and answer["error"]["err_code"] == NO_MESSAGE:
             return self._recorder.end(invoked, "ok", {"sequence": 0}, node=node)
@@ -425,7 +426,7 @@ class Streams:
             "place": place,
             "count": count,
             "subject": message.subject,
-            "body": _name(message.body),
+            "body": id_of(message.body),
         }
         self._recorder.saw(process.name, "handed", value, node=process.client.node)
         return value
@@ -499,7 +500,7 @@ class Streams:
                 async with aclosing(client.pull(stream, reader, 500, PULL_S)) as messages:
                     async for message in messages:
                         _, sequence, place = map(int, message.reply.split(".")[4:7])
-                        rows.append([sequence, message.subject, _name(message.body)])
+                        rows.append([sequence, message.subject, id_of(message.body)])
                         if place != len(rows):
                             return False
                 if len(rows) == before:
@@ -523,7 +524,3 @@ async def _ask(process: _Process, verb: str, body: Any = None) -> dict[str, Any]
     data = b"" if body is None else json.dumps(body).encode()
     answer = await process.client.request(f"$JS.API.{verb}", data)
     return None if answer is None or answer.status else answer.json
-
-
-def _name(body: bytes) -> str:
-    return body.partition(b"|")[0].decode()
