@@ -69,8 +69,15 @@ def judge(
 
 def check_all(ops: Sequence[Op], checkers: Mapping[str, Checker]) -> list[Verdict]:
     """Every checker's verdict. One that crashes knows nothing: that is never a pass."""
+    verdicts: list[Verdict] = []
     with _uncollected():
-        return _check_all(ops, checkers)
+        for name, checker in checkers.items():
+            try:
+                verdicts.append(checker(ops))
+            except Exception:  # noqa: BLE001 -- a checker's own bug must not look like a verdict
+                crash = traceback.format_exc(limit=3)
+                verdicts.append(Verdict(name, "unknown", {}, {"crashed": [crash]}))
+    return verdicts
 
 
 @contextmanager
@@ -83,17 +90,6 @@ def _uncollected() -> Generator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _check_all(ops: Sequence[Op], checkers: Mapping[str, Checker]) -> list[Verdict]:
-    verdicts: list[Verdict] = []
-    for name, checker in checkers.items():
-        try:
-            verdicts.append(checker(ops))
-        except Exception:  # noqa: BLE001 -- a checker's own bug must not look like a verdict
-            crash = traceback.format_exc(limit=3)
-            verdicts.append(Verdict(name, "unknown", {}, {"crashed": [crash]}))
-    return verdicts
 
 
 def merge(verdicts: Sequence[Verdict]) -> Valid:

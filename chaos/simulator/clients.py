@@ -207,27 +207,21 @@ class Client:
 async def asked(client: Client, kind: Callable[..., Any], *fields: Any) -> Any:
     """The answer of any node, or of the one to which that forwards it. None: unknown."""
     cluster = client.scene.cluster
-    node = client.dice.choice(cluster.nodes)
-    answer = await _asked_once(cluster, client.process, node, None, kind, *fields)
+    channel = cluster.connect(client.process, client.dice.choice(cluster.nodes))
+    answer = await _asked_once(channel, None, kind, *fields)
     if not isinstance(answer, RequestAnswer):
         await asyncio.sleep(RETRY_S)
     return answer
 
 
 async def _asked_once(
-    cluster: SimCluster,
-    process: Process,
-    node: NodeId,
-    session: str | None,
-    kind: Callable[..., Any],
-    *fields: Any,
+    channel: Channel | None, session: str | None, kind: Callable[..., Any], *fields: Any
 ) -> Any:
     """On a connection of its own. None: unknown."""
-    channel = cluster.connect(process, node)
     if channel is None:
         return None
     hello = Hello(session, 0, "simulated", "/", True)
-    connection = Connection(channel, node, hello, lambda _frame: None)
+    connection = Connection(channel, channel.at, hello, lambda _frame: None)
     answer = None
     if await connection.answer(connection.welcomed) is not None:
         answer = await connection.answer(connection.request(kind, *fields))
@@ -267,10 +261,9 @@ async def outcome_at(
 async def declare(scene: Scene, process: Process, name: str, arguments: dict[str, Any]) -> None:
     """The queue exists when this returns."""
     dice = random.Random(f"declare/{scene.cluster.plan.seed}/{name}")
-    session, asking = f"declare-{name}", (Declare, name, arguments)
     while True:
-        node = dice.choice(scene.cluster.nodes)
-        answer = await _asked_once(scene.cluster, process, node, session, *asking)
+        channel = scene.cluster.connect(process, dice.choice(scene.cluster.nodes))
+        answer = await _asked_once(channel, f"declare-{name}", Declare, name, arguments)
         if isinstance(answer, RequestAnswer):
             return
         await asyncio.sleep(RETRY_S)
