@@ -44,6 +44,9 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
         F.lit(OTHER),
     )
     first = F.min_by(F.struct("message", "op", "at_ms", "detail", "became"), "op")
+    of_record = F.col("checker") == CHECKER
+    by = F.when(of_record, "record of confirms").otherwise(F.concat(F.lit("history, "), "checker"))
+    place = F.when(of_record, "in row").otherwise("at op")
     found = (
         seen.withColumn("code", code)
         .groupBy("code", "checker", "kind", "queue")
@@ -61,15 +64,8 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
             F.col("first_seen.message").alias("message"),
             (F.col("first_seen.at_ms") * 1_000_000).alias("from_ns"),
             F.concat(
-                F.when(
-                    F.col("checker") == CHECKER, F.lit("clients' record of confirms: ")
-                ).otherwise(F.concat(F.lit("clients' history, "), "checker", F.lit(": "))),
-                "kind",
-                F.when(F.col("checker") == CHECKER, F.lit("; first in row ")).otherwise(
-                    F.lit("; first at op ")
-                ),
-                F.col("first_seen.op").cast("string"),
-                F.when(F.col("first_seen.detail") != "", F.lit(", ")).otherwise(F.lit("")),
+                F.format_string("clients' %s: %s; first %s %d", by, "kind", place, "first_seen.op"),
+                F.when(F.col("first_seen.detail") != "", ", ").otherwise(""),
                 "first_seen.detail",
                 F.coalesce(F.concat(F.lit("; "), "first_seen.became"), F.lit("")),
                 F.when(
@@ -79,7 +75,7 @@ def client_anomalies(tables: Tables, limits: Limits) -> DataFrame:
                         " nothing names",
                         "excused",
                     ),
-                ).otherwise(F.lit("")),
+                ).otherwise(""),
             ).alias("detail"),
         )
     )

@@ -37,7 +37,7 @@ def settled_again(tables: Tables, limits: Limits) -> DataFrame:
     wrong = steps.withColumn("before", before).where(
         F.col("event").isin(*DELIVERIES) & F.col("before").isNotNull()
     )
-    return as_findings(_by_queue(wrong, "settled by entry "), "settled_again")
+    return _by_queue(wrong, "settled_again", "settled by entry")
 
 
 def unflagged_duplicate(tables: Tables, limits: Limits) -> DataFrame:
@@ -50,7 +50,7 @@ def unflagged_duplicate(tables: Tables, limits: Limits) -> DataFrame:
     wrong = steps.withColumn("before", before).where(
         F.col("event").isin(*DELIVERIES) & (F.col("acquired") == 0) & F.col("before").isNotNull()
     )
-    return as_findings(_by_queue(wrong, "delivered before by entry "), "unflagged_duplicate")
+    return _by_queue(wrong, "unflagged_duplicate", "delivered before by entry")
 
 
 def _steps(tables: Tables, code: str) -> DataFrame:
@@ -71,56 +71,51 @@ def _message_before() -> WindowSpec:
     return message.rowsBetween(Window.unboundedPreceding, -1)
 
 
-def _by_queue(wrong: DataFrame, before: str) -> DataFrame:
+def _by_queue(wrong: DataFrame, code: str, before: str) -> DataFrame:
     """One finding for each queue."""
     one = F.struct(
         *ORDER, "term", "position", "message", "before", "at_ms", "consumer", "session", "token"
     )
-    queues = wrong.groupBy(*QUEUE, "name").agg(
+    messages = F.count_distinct("message").alias("messages")
+    queues = wrong.groupBy(*QUEUE, "name").agg(*_counted(one), messages)
+    detail = F.format_string(
+        f"position %d: {before} %d, then delivered%s; messages of this queue: %d",
+        *("one.position", "one.before", _to_whom(), "messages"),
+    )
+    return _placed(queues, code, detail)
+
+
+def _counted(one: Column) -> list[Column]:
+    """Of a group: the first one, until when there are more, and how many."""
+    return [
         F.min(one).alias("one"),
         F.max("index").alias("last"),
         F.max("at_ms").alias("to_ms"),
         F.count("*").alias("count"),
-        F.count_distinct("message").alias("messages"),
-    )
-    detail = F.concat(
-        F.lit("position "),
-        F.col("one.position").cast("string"),
-        F.lit(f": {before}"),
-        F.col("one.before").cast("string"),
-        F.lit(", then delivered"),
-        _to_whom("one"),
-        F.lit("; messages of this queue: "),
-        F.col("messages").cast("string"),
-    )
-    return _placed(queues, detail)
-
-
-def _to_whom(one: str) -> Column:
-    parts = [
-        F.lit(" to consumer "),
-        F.col(f"{one}.consumer").cast("string"),
-        F.lit(" of session "),
-        F.coalesce(f"{one}.session", F.lit("?")),
-        F.lit(" with token "),
-        F.coalesce(F.col(f"{one}.token").cast("string"), F.lit("?")),
     ]
-    return F.coalesce(F.concat(*parts), F.lit(""))
 
 
-def _placed(queues: DataFrame, detail: Column) -> DataFrame:
-    return queues.select(
-        "group",
-        F.col("name").alias("queue"),
-        F.col("one.index").alias("first"),
-        "last",
-        F.col("one.term").alias("term"),
-        F.col("one.message").alias("message"),
-        (F.col("one.at_ms") * MS_NS).alias("from_ns"),
-        (F.col("to_ms") * MS_NS).alias("to_ns"),
-        "count",
-        detail.alias("detail"),
+def _to_whom() -> Column:
+    told = F.format_string(
+        " to consumer %d of session %s with token %s",
+        "one.consumer",
+        F.coalesce("one.session", F.lit("?")),
+        F.coalesce(F.col("one.token").cast("string"), F.lit("?")),
     )
+    return F.when(F.col("one.consumer").isNotNull(), told).otherwise("")
+
+
+def _placed(queues: DataFrame, code: str, detail: Column) -> DataFrame:
+    names = {"first": "index", "term": "term", "message": "message", "from_ms": "at_ms"}
+    located = {name: F.col(f"one.{own}") for name, own in names.items()}
+    return _found(queues.withColumns({**located, "detail": detail}), code)
+
+
+def _found(queues: DataFrame, code: str) -> DataFrame:
+    """Findings, of rows with the name of a queue and times of its log."""
+    named = {"queue": F.col("name")}
+    times = {f"{end}_ns": F.col(f"{end}_ms") * MS_NS for end in ("from", "to")}
+    return as_findings(queues.withColumns({**named, **times}), code)
 
 
 # --- one at a time --------------------------------------------------------------------------------
@@ -165,7 +160,7 @@ def sac_overlap(tables: Tables, limits: Limits) -> DataFrame:
         | F.col("left_index").isNull()
         | (F.col("left_index") > F.col("index"))
     )
-    return as_findings(_overlaps(wrong), "sac_overlap")
+    return _overlaps(wrong)
 
 
 def _newest(meant: Column, name: str, over: WindowSpec) -> Column:
@@ -197,22 +192,13 @@ def _overlaps(wrong: DataFrame) -> DataFrame:
         "session",
         "token",
     )
-    queues = wrong.groupBy(*QUEUE, "name").agg(
-        F.min(one).alias("one"),
-        F.max("index").alias("last"),
-        F.max("at_ms").alias("to_ms"),
-        F.count("*").alias("count"),
-    )
-    detail = F.concat(
-        "one.what",
-        F.lit(": position "),
-        F.col("one.position").cast("string"),
-        F.lit(","),
-        _to_whom("one"),
-        F.lit("; active was "),
+    detail = F.format_string(
+        "%s: position %d,%s; active was %s",
+        *("one.what", "one.position", _to_whom()),
         F.coalesce(F.col("one.active").cast("string"), F.lit("nobody")),
     )
-    return _placed(queues, detail)
+    queues = wrong.groupBy(*QUEUE, "name").agg(*_counted(one))
+    return _placed(queues, "sac_overlap", detail)
 
 
 # --- consumers and what they are given ------------------------------------------------------------
@@ -220,61 +206,39 @@ def _overlaps(wrong: DataFrame) -> DataFrame:
 
 def stuck_unacked(tables: Tables, limits: Limits) -> DataFrame:
     """By consumer. `first`: the entry that delivered what it held longest."""
-    return as_findings(_held(tables, F.col("longest_ms") >= limits.stuck_ms), "stuck_unacked")
+    return _held(tables, F.col("longest_ms") >= limits.stuck_ms, "stuck_unacked")
 
 
 def late_settle(tables: Tables, limits: Limits) -> DataFrame:
     """As `stuck_unacked`, of what ended just before."""
     near = F.col("longest_ms") >= limits.stuck_ms * limits.late_share
-    return as_findings(_held(tables, near & (F.col("longest_ms") < limits.stuck_ms)), "late_settle")
+    return _held(tables, near & (F.col("longest_ms") < limits.stuck_ms), "late_settle")
 
 
-def _held(tables: Tables, so_long: Column) -> DataFrame:
+def _held(tables: Tables, so_long: Column, code: str) -> DataFrame:
     stuck = tables["unacked"].where(so_long)
     stuck = stuck.withColumn("position", F.col("longest_position"))
-    message = tables["messages"].select(
-        *QUEUE, "position", "message", F.col("outcome").alias("outcome")
-    )
+    message = tables["messages"].select(*QUEUE, "position", "message", "outcome")
     stuck = message.join(F.broadcast(stuck), [*QUEUE, "position"])
-    terms = _terms(tables, stuck.select("group", F.col("longest_entry").alias("index")))
+    stuck = stuck.withColumn("first", F.col("longest_entry"))
     at_ms = F.when(F.col("oldest_position") == F.col("position"), F.col("oldest_ms"))
-    return stuck.join(
-        terms.withColumnRenamed("index", "longest_entry"), ["group", "longest_entry"], "left"
-    ).select(
-        "group",
-        F.col("name").alias("queue"),
-        F.col("longest_entry").alias("first"),
-        F.col("longest_entry").alias("last"),
-        "term",
-        "message",
-        (at_ms * MS_NS).alias("from_ns"),
-        ((at_ms + F.col("longest_ms")) * MS_NS).alias("to_ns"),
-        F.concat(
-            F.lit("consumer "),
-            F.col("consumer").cast("string"),
-            F.lit(" of session "),
-            F.coalesce("session", F.lit("?")),
-            F.lit(" had position "),
-            F.col("position").cast("string"),
-            F.lit(" for "),
-            F.round(F.col("longest_ms") / 1000).cast("bigint").cast("string"),
-            F.lit(" s; it is "),
-            "outcome",
-            F.lit(" now; held at the end: "),
-            F.col("held").cast("string"),
-        ).alias("detail"),
+    detail = F.format_string(
+        "consumer %d of session %s had position %d for %d s; it is %s now; held at the end: %d",
+        *("consumer", F.coalesce("session", F.lit("?")), "position"),
+        F.round(F.col("longest_ms") / 1000).cast("bigint"),
+        *("outcome", "held"),
     )
+    told = {"from_ms": at_ms, "to_ms": at_ms + F.col("longest_ms"), "detail": detail}
+    found = _with_terms(tables, stuck).withColumns({"last": F.col("first"), **told})
+    return _found(found, code)
 
 
-def _terms(tables: Tables, wanted: DataFrame) -> DataFrame:
-    """Of these few entries."""
-    events = tables["events"].select("group", "index", "term")
-    few = F.broadcast(wanted.distinct())
-    return (
-        events.join(few, ["group", "index"])
-        .groupBy("group", "index")
-        .agg(F.max("term").alias("term"))
-    )
+def _with_terms(tables: Tables, found: DataFrame) -> DataFrame:
+    """Adds `term`, of the entry `first`; there are few of these."""
+    wanted = F.broadcast(found.select("group", "first").distinct())
+    events = tables["events"].select("group", F.col("index").alias("first"), "term")
+    terms = events.join(wanted, ["group", "first"]).groupBy("group", "first")
+    return found.join(terms.agg(F.max("term").alias("term")), ["group", "first"], "left")
 
 
 def redelivery_storm(tables: Tables, limits: Limits) -> DataFrame:
@@ -300,28 +264,12 @@ def redelivery_storm(tables: Tables, limits: Limits) -> DataFrame:
             F.max("consumers").alias("consumers"),
         )
     )
-    terms = _terms(tables, storms.select("group", F.col("first").alias("index")))
-    found = storms.join(terms.withColumnRenamed("index", "first"), ["group", "first"], "left")
-    return as_findings(
-        found.select(
-            "group",
-            F.col("name").alias("queue"),
-            "first",
-            "term",
-            (F.col("from_ms") * MS_NS).alias("from_ns"),
-            (F.col("to_ms") * MS_NS).alias("to_ns"),
-            "count",
-            F.format_string(
-                "%d of %d deliveries were repetitions; within a minute up to %d messages, to up to"
-                " %d consumers",
-                "count",
-                "delivered",
-                "messages",
-                "consumers",
-            ).alias("detail"),
-        ),
-        "redelivery_storm",
+    detail = F.format_string(
+        "%d of %d deliveries were repetitions; within a minute up to %d messages, to up to"
+        " %d consumers",
+        *("count", "delivered", "messages", "consumers"),
     )
+    return _found(_with_terms(tables, storms).withColumn("detail", detail), "redelivery_storm")
 
 
 def poison_message(tables: Tables, limits: Limits) -> DataFrame:
@@ -348,27 +296,12 @@ def poison_message(tables: Tables, limits: Limits) -> DataFrame:
         F.min("at_ms").alias("from_ms"),
         F.max("at_ms").alias("to_ms"),
     )
-    return as_findings(
-        found.select(
-            "group",
-            F.col("name").alias("queue"),
-            "first",
-            "last",
-            "term",
-            "message",
-            (F.col("from_ms") * MS_NS).alias("from_ns"),
-            (F.col("to_ms") * MS_NS).alias("to_ns"),
-            F.lit(1).alias("count"),
-            F.concat(
-                F.format_string("position %d failed %d times; it is ", "position", "failures"),
-                "outcome",
-                F.coalesce(F.concat(F.lit(" ("), "reason", F.lit(")")), F.lit("")),
-                F.lit(" now; poison messages of this queue: "),
-                F.col("all").cast("string"),
-            ).alias("detail"),
-        ),
-        "poison_message",
+    why = F.when(F.col("reason").isNotNull(), F.format_string(" (%s)", "reason")).otherwise("")
+    detail = F.format_string(
+        "position %d failed %d times; it is %s%s now; poison messages of this queue: %d",
+        *("position", "failures", "outcome", why, "all"),
     )
+    return _found(found.withColumn("detail", detail), "poison_message")
 
 
 def dead_letter_loop(tables: Tables, limits: Limits) -> DataFrame:
@@ -399,16 +332,5 @@ def dead_letter_loop(tables: Tables, limits: Limits) -> DataFrame:
         "worst.reason",
         "count",
     )
-    return as_findings(
-        queues.select(
-            "group",
-            F.col("name").alias("queue"),
-            F.col("worst.entry").alias("first"),
-            F.col("worst.message").alias("message"),
-            (F.col("from_ms") * MS_NS).alias("from_ns"),
-            (F.col("to_ms") * MS_NS).alias("to_ns"),
-            "count",
-            detail.alias("detail"),
-        ),
-        "dead_letter_loop",
-    )
+    told = {"first": F.col("worst.entry"), "message": F.col("worst.message"), "detail": detail}
+    return _found(queues.withColumns(told), "dead_letter_loop")

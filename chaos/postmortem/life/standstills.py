@@ -107,20 +107,7 @@ def _paused(tables: Tables) -> DataFrame:
     """
     jumps = tables["clock_jumps"].where(F.col("jump_ms") >= PAUSE_NS_MIN / MS_NS)
     if jumps.isEmpty():
-        return (
-            tables["clock_jumps"]
-            .where("false")
-            .select(
-                *(
-                    "node",
-                    F.lit("").alias("boot"),
-                    F.lit(0).alias("from_ns"),
-                    F.lit(0).alias("to_ns"),
-                ),
-                *(F.lit(0.0).alias("ms"), F.lit(False).alias("syncing"), F.lit("").alias("cause")),
-                *("file", "offset"),
-            )
-        )
+        return tables.empty("standstills")
     shift = F.col("shift_ns")
     ahead_ns = (F.col("jump_ms") * MS_NS).cast("bigint")
     at = in_common_time(jumps, tables["shifts"]).select(

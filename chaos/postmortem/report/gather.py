@@ -55,7 +55,7 @@ def gather(tables: Tables, about: About) -> Facts:
     findings = table(tables, "findings")
     checks = _checks(findings, about)
     earliest = (F.asc_nulls_last("from_ns"), "code", "group", "node", "file", "offset")
-    linked = [made(Finding, row) for row in cut.rows("linked", findings, earliest, LINKED_MAX)]
+    linked = cut.made(Finding, "linked", findings, earliest, LINKED_MAX)
     harms = gather_impact.harms(tables, cut) if linked else []
     incidents = incidents_of(checks, cut)
     named = {each.queue for check in checks for each in check.examples if each.queue}

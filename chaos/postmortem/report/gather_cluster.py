@@ -139,14 +139,11 @@ def moments_of(jumps: DataFrame, snapshots: DataFrame, links: DataFrame) -> Data
 def leaders(tables: Tables, cut: Cut) -> list[Lead]:
     """Of GROUPS_MAX groups."""
     every = table(tables, "leaders")
-    chosen = [
-        row["group"]
-        for row in cut.rows(
-            "groups", groups_by_changes(every), (F.desc("terms"), "group"), GROUPS_MAX
-        )
-    ]
-    known = every.where(F.col("group").isin(chosen) & F.col("to_ns").isNotNull())
-    return [made(Lead, row) for row in cut.rows("leaders", known, ("from_ns",), LEADERS_MAX)]
+    order = (F.desc("terms"), "group")
+    chosen = cut.rows("groups", groups_by_changes(every), order, GROUPS_MAX)
+    is_chosen = F.col("group").isin([row["group"] for row in chosen])
+    known = every.where(is_chosen & F.col("to_ns").isNotNull())
+    return cut.made(Lead, "leaders", known, ("from_ns",), LEADERS_MAX)
 
 
 def elections(tables: Tables, cut: Cut) -> list[Election]:
@@ -163,22 +160,22 @@ def _voters(row: Any) -> tuple[str, ...]:
 
 
 def lives(tables: Tables, cut: Cut) -> list[Life]:
-    rows = cut.rows("lives", table(tables, "lives"), ("from_ns", "node"), LIVES_MAX)
-    return [made(Life, row) for row in rows]
+    return cut.made(Life, "lives", table(tables, "lives"), ("from_ns", "node"), LIVES_MAX)
 
 
 def standstills(tables: Tables, cut: Cut) -> list[Standstill]:
     """The longest, if there are too many."""
     frame = table(tables, "standstills")
-    rows = cut.rows("standstills", frame, (F.desc("ms"), "from_ns"), STANDSTILLS_MAX)
-    return sorted((made(Standstill, row) for row in rows), key=lambda each: each.from_ns)
+    order = (F.desc("ms"), "from_ns")
+    found = cut.made(Standstill, "standstills", frame, order, STANDSTILLS_MAX)
+    return sorted(found, key=lambda each: each.from_ns)
 
 
 def moments(tables: Tables, cut: Cut) -> list[Moment]:
     frame = moments_of(
         table(tables, "clock_jumps"), table(tables, "snapshots"), table(tables, "links")
     )
-    seen = [made(Moment, row) for row in cut.rows("moments", frame, ("at_ns",), MOMENTS_MAX)]
+    seen = cut.made(Moment, "moments", frame, ("at_ns",), MOMENTS_MAX)
     return sorted([*seen, *noted(tables, cut)], key=lambda each: (each.at_ns, each.node))
 
 
@@ -223,21 +220,19 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def damages(tables: Tables, cut: Cut) -> list[Damage]:
     order = ("node", "file", "offset")
-    rows = cut.rows("damages", table(tables, "corruption"), order, DAMAGES_MAX)
-    return [made(Damage, row) for row in rows]
+    return cut.made(Damage, "damages", table(tables, "corruption"), order, DAMAGES_MAX)
 
 
 def clocks(tables: Tables, cut: Cut) -> list[ClockRow]:
     frame = clocks_by_pair(table(tables, "clocks"))
-    rows = cut.rows("clocks", frame, ("node", "peer"), NODES_MAX**2)
-    return [made(ClockRow, row) for row in rows]
+    return cut.made(ClockRow, "clocks", frame, ("node", "peer"), NODES_MAX**2)
 
 
 def replays(tables: Tables, cut: Cut) -> list[ReplayRow]:
     """Those that failed first."""
     frame = replays_by_group(table(tables, "replays"), table(tables, "states"))
     order = (F.desc_nulls_last("failed"), F.desc("differed"), "group")
-    return [made(ReplayRow, row) for row in cut.rows("replays", frame, order, 100)]
+    return cut.made(ReplayRow, "replays", frame, order, 100)
 
 
 def commit_curves(tables: Tables, windows: Sequence[Window]) -> tuple[ByWindow, ByWindow]:

@@ -43,6 +43,11 @@ class Cut:
             self.more[name] = frame.count() - limit
         return found[:limit]
 
+    def made(
+        self, kind: type[T], name: str, frame: DataFrame, order: Sequence[Any], limit: int
+    ) -> list[T]:
+        return [made(kind, row) for row in self.rows(name, frame, order, limit)]
+
 
 def made(kind: type[T], row: Any, **known: Any) -> T:
     """A data class of the row's columns of the same names."""
