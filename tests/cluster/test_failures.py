@@ -11,7 +11,6 @@ import pytest
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Outcome, Role
 from cluster.log import FatalDiskError, WrongIdentity
-from cluster.log.memory_disk import MemoryDisk
 from cluster.log.wal import Wal
 from cluster.machine import QueueMachine
 from cluster.machine.catalog import QueueInfo
@@ -19,6 +18,7 @@ from cluster.machine.commands import CreateGroup, NodeDown, NodeUp, OpenSession,
 from cluster.members.disk_identity import DiskIdentity
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId
 from tests.cluster.world import MakeWorld, World, enqueue
+from tests.log.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 

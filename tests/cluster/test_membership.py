@@ -11,7 +11,6 @@ import pytest
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Role
 from cluster.groups.outcome import Outcome
-from cluster.log.memory_disk import MemoryDisk
 from cluster.machine import QueueMachine
 from cluster.machine.commands import (
     AddNode,
@@ -26,6 +25,7 @@ from cluster.members.moving import LEAVE_S_MAX, Moving
 from cluster.members.unknown_peers import UNKNOWN_PEER_S
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, SessionId, first_term_of
 from tests.cluster.world import MakeWorld, World
+from tests.log.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 

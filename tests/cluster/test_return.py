@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from cluster.groups.group import Role
-from cluster.log.memory_disk import MemoryDisk
 from cluster.log.reader import detail, read
 from cluster.machine.commands import AddNode, MoveGroup, OpenSession, RemoveNode
 from cluster.types import CATALOG_GROUP, NodeId, SessionId
 from tests.cluster.test_membership import changed, holders, join, moved, voters
 from tests.cluster.world import MakeWorld, World
+from tests.log.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 

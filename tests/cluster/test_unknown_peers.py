@@ -9,13 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from cluster.agreed_time import CLOCK_CONFIRM_MS
-from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import AddNode, RemoveNode
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, NodeId
 from tests.cluster.test_lost_majority import order
 from tests.cluster.test_membership import changed, join, voters
 from tests.cluster.world import MakeWorld, World
+from tests.log.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 

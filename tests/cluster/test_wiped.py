@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import AddNode, RemoveNode
 from cluster.raft.member import Member
 from cluster.seams import Down
 from cluster.types import CATALOG_GROUP, NodeId
 from tests.cluster.test_membership import changed, come_back, join
 from tests.cluster.world import MakeWorld, World
+from tests.log.memory_disk import MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 

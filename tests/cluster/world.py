@@ -17,13 +17,13 @@ from cluster.cluster_node import ClusterConfig, ClusterNode
 from cluster.groups.group import Group
 from cluster.groups.outcome import Outcome
 from cluster.log import LogOptions
-from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.catalog import QueueInfo
 from cluster.machine.commands import Command, Enqueue, RemoveQueue
 from cluster.raft.link_auth import LINK_VERSIONS
 from cluster.raft.messages import BEATS, BEATS_ANSWERED, singles
 from cluster.seams import GONE_AFTER_S, Down
 from cluster.types import CATALOG_GROUP, GroupId, NodeId, QueueId
+from tests.log.memory_disk import MemoryDisk
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
 

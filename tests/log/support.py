@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from cluster.log import Journal, Log, LogIdentity, LogOptions
-from cluster.log.memory_disk import MemoryDisk
+from tests.log.memory_disk import MemoryDisk
 from tests.testkit.clocks import FakeClock
 
 IDENTITY = LogIdentity("n1", "test")

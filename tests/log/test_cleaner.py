@@ -9,8 +9,8 @@ import pytest
 
 from cluster.log import FatalDiskError, Log, cleaner
 from cluster.log.dump import dump
-from cluster.log.memory_disk import MemoryFile, PowerLost
 from cluster.log.reader import Record, read_snapshot
+from tests.log.memory_disk import MemoryFile, PowerLost
 from tests.log.support import FOLDER, World, command, contents, fill, save
 
 LIVE = [(3, 3), (40, 41), (77, 77), (160, 160)]

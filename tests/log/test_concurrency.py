@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from cluster.log import Journal, Log, SnapshotRefused
-from cluster.log.memory_disk import PowerLost
 from cluster.log.reader import CORRUPT, read
+from tests.log.memory_disk import PowerLost
 from tests.log.support import FOLDER, World, command, contents, fill
 
 GROUPS = (1, 2, 3)

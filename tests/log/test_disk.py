@@ -12,7 +12,7 @@ import pytest
 
 from cluster.log import Log, LogIdentity, LogOptions, RealDisk, SystemClock
 from cluster.log.disk import BUFFERS_MAX, DiskThreads
-from cluster.log.memory_disk import MemoryDisk
+from tests.log.memory_disk import MemoryDisk
 from tests.log.support import command, contents, fill, save
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.log import Log, LogCorrupt
 from cluster.log import format as fmt
-from cluster.log.memory_disk import MemoryFile
+from tests.log.memory_disk import MemoryFile
 from tests.log.support import FOLDER, World, command, contents, fill, save
 
 

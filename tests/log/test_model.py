@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.log import Log, cleaner, rewriting
-from cluster.log.memory_disk import PowerLost
 from cluster.log.reader import CORRUPT, read
+from tests.log.memory_disk import PowerLost
 from tests.log.support import FOLDER, World, command, contents
 
 

@@ -9,7 +9,7 @@ import cbor2
 from cluster.log import Log, LogIdentity
 from cluster.log.format import KIND_ROUND
 from cluster.log.log import ROUND_NOTE_NS
-from cluster.log.memory_disk import MemoryDisk
+from tests.log.memory_disk import MemoryDisk
 from tests.testkit.clocks import FakeClock
 
 

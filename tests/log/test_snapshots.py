@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from cluster.log import Log, LogCorrupt, SnapshotRefused
-from cluster.log.memory_disk import PowerLost
 from cluster.log.snapshots import Snapshot, decode_snapshot, encode_snapshot
+from tests.log.memory_disk import PowerLost
 from tests.log.support import FOLDER, World, command, contents, fill, save
 
 SNAPSHOTS = f"{FOLDER}/snapshots"

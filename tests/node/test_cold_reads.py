@@ -11,11 +11,11 @@ import pytest
 
 from cluster.groups import entry_cache
 from cluster.log import LogCorrupt, LogOptions
-from cluster.log.memory_disk import MemoryFile
 from cluster.machine.commands import DeleteQueue
 from cluster.machine.replies import Declared
 from cluster.types import SessionId
 from tests.cluster.world import MakeWorld, World
+from tests.log.memory_disk import MemoryFile
 from tests.node.test_transient import SESSION, Client
 from tests.testkit.waiting import stays
 

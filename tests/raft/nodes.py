@@ -15,7 +15,6 @@ import cbor2
 
 from cluster.groups.group import Group, GroupOptions
 from cluster.log import Log, LogIdentity, LogOptions
-from cluster.log.memory_disk import MemoryDisk
 from cluster.machine.commands import DeleteQueue, Enqueue, Purge, Tick
 from cluster.machine.effects import Applied, DeadLettersReady, Effect
 from cluster.machine.replies import Enqueued, Ok, Refused
@@ -24,6 +23,7 @@ from cluster.raft.drive_loop import DriveLoop
 from cluster.raft.link_auth import LINK_VERSIONS
 from cluster.raft.messages import NODE_LEVEL
 from cluster.types import GroupId, NodeId, QueueId, Stamp
+from tests.log.memory_disk import MemoryDisk
 from tests.testkit.clocks import FakeClock
 from tests.testkit.virtual_time import running
 

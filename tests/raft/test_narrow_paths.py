@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cluster.log import FatalDiskError, Log, LogIdentity, LogOptions, SnapshotRefused
-from cluster.log.memory_disk import MemoryDisk
 from cluster.raft import snapshot_transfer
 from cluster.raft.member import Role
 from cluster.raft.messages import APPEND
 from cluster.types import NodeId
+from tests.log.memory_disk import MemoryDisk
 from tests.raft.nodes import Cluster, ListMachine, enqueue
 from tests.raft.test_install import behind
 from tests.raft.world import GROUP, MemoryJournal, World

@@ -1,4 +1,4 @@
-"""A disk in memory that forgets what was not synced: for tests and the simulator.
+"""A disk in memory that forgets what was not synced: for tests.
 
 The promises are those of a real one. Bytes that were not synced may be lost, cut anywhere, or
 missing in whole sectors (reading as zeros) when the power fails; so may names that were created,
