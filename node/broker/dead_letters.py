@@ -51,10 +51,10 @@ from cluster.machine.commands import (
     QueueConfig,
     SendDeadLetters,
 )
+from cluster.machine.dead_letter_look import AllWait, Look, PutOff, Send
 from cluster.machine.effects import DeadLetter
 from cluster.machine.policies import DEAD_LETTER_STRATEGY
 from cluster.machine.replies import NO_QUEUE, PARTS_MISSING, Enqueued
-from cluster.machine.runs import ranges_of
 from cluster.machine.stream import errors
 from cluster.types import Body, BodyRef, GroupId, LargeBody, QueueId
 from node.broker.bodies import (
@@ -90,8 +90,6 @@ _Place = tuple[int, int]
 
 #: Never more, in whatever release: what is behind them was sent by nobody.
 DEAD_LETTERS_AT_ONCE = 256
-#: Higher than any that is given.
-LAST_NUMBER = (1 << 63) - 1
 BYTES_AT_ONCE = 1 << 20
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 5.0
@@ -314,43 +312,25 @@ class DeadLetters:
             return []
         rules, term, _ = state
         going: list[RoutedDeadLetter] = []
-        waits: list[int] = []  # numbers: of those at the front that do,
-        due: list[int] = []  # and of those that were put off and can go
-        passed = False  # somebody waits in front of one that can go
-        front = size = count = 0
         *by, wait_to = self._wait_to.pop(queue, (rules, term, None))
         wait_to = wait_to if by == [rules, term] else None
+        look = Look(DEAD_LETTERS_AT_ONCE, BYTES_AT_ONCE, wait_to=wait_to)
         async for dead, routed in self._each(group, queue, rules, wait_to):
-            count += 1
-            at_front = not dead.put_off and count <= DEAD_LETTERS_AT_ONCE
-            front = dead.number if at_front else front
-            if (going and not (at_front and routed)) or (passed and not at_front):
+            if not look.add(dead, None if routed is None else len(routed.body)):
                 break
-            if routed is None:
-                waits += [dead.number] if at_front else []
-                wait_to = dead if dead.put_off and not due else wait_to
-            elif waits:
-                passed = True
-            else:
-                size += len(routed.body)
-                found = len(going) + len(due)
-                if found and (size > BYTES_AT_ONCE or found == DEAD_LETTERS_AT_ONCE):
-                    break
-                if dead.put_off:
-                    due.append(dead.number)
-                else:
-                    going.append(routed)
-        if passed:
-            # With all behind the first ones, of which no leader sent any yet.
-            ranges = [*ranges_of(waits), (front + 1, LAST_NUMBER)]
-            return _First(PutOffDeadLetters(queue, ranges), rules, term)
-        if wait_to is not None and not self._unreadable.get(queue):
-            self._wait_to[queue] = rules, term, wait_to
-        if due:
-            return _First(SendDeadLetters(queue, ranges_of(due)), rules, term)
-        if going or not count:
-            return going
-        return _AllWait(None if self._unreadable.get(queue) else state)
+            if routed is not None and look.going > len(going):
+                going.append(routed)
+        found = look.next()
+        if isinstance(found, PutOff):
+            return _First(PutOffDeadLetters(queue, found.ranges), rules, term)
+        unreadable = bool(self._unreadable.get(queue))
+        if look.wait_to is not None and not unreadable:
+            self._wait_to[queue] = rules, term, look.wait_to
+        if isinstance(found, Send):
+            return _First(SendDeadLetters(queue, found.ranges), rules, term)
+        if isinstance(found, AllWait):
+            return _AllWait(None if unreadable else state)
+        return going
 
     async def _each(
         self, group: GroupId, queue: QueueId, rules: _Rules, wait_to: DeadLetter | None
