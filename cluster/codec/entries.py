@@ -356,6 +356,16 @@ _CONFIG = Layout(
 )
 _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
+
+
+def _load_safe_in(packed: Any) -> tuple[tuple[int, int, tuple[QueueId, ...]], ...]:
+    found = tuple([(first, last, tuple(queues)) for first, last, queues in packed])
+    for first, last, queues in found:
+        if not all(type(number) is int for number in (first, last, *queues)):
+            raise TypeError("numbers and queues are integers")
+    return found
+
+
 _CONFIG_LOAD = {"config": _CONFIG.load_map, "as_of": _pair}
 _CONFIG_DUMP = {"config": _CONFIG.dump_map}
 
@@ -506,7 +516,12 @@ _COMMANDS: dict[int, Layout] = {
     ),
     39: Layout(commands.RestoreIds, load={"ids": _rows(str, int, int)}, since=RESTORES_SINCE),
     40: Layout(commands.ResolveTransaction, since=RESOLVES_SINCE),
-    41: Layout(commands.PutOffDeadLetters, load=_RANGES, since=5),
+    41: Layout(
+        commands.PutOffDeadLetters,
+        load={**_RANGES, "safe_in": _load_safe_in},
+        since=5,
+        fields_since={"safe_in": 5},
+    ),
     42: Layout(commands.SendDeadLetters, load=_RANGES, since=5),
     # the catalog
     64: Layout(commands.RegisterNode),

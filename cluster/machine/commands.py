@@ -448,11 +448,13 @@ class DeadLettersMoved:
 @value
 class PutOffDeadLetters:
     """Those with these numbers wait, and so does what dies from now on, until they are sent: they
-    cannot go now, and others can. Since machine version 5.
+    cannot go now, and others can. `safe_in`: from and to which number some of them are safe already
+    in some of their targets, which are not sent them again. Since machine version 5.
     """
 
     queue: QueueId
     ranges: Ranges
+    safe_in: Sequence[tuple[int, int, Sequence[QueueId]]] = ()
 
 
 @value

@@ -33,6 +33,7 @@ class PutOff(NamedTuple):
     """Some wait in front of one that can go: these are put off first."""
 
     ranges: Ranges
+    known: bool  # of all of them that they wait
 
 
 class Send(NamedTuple):
@@ -62,6 +63,7 @@ class Look:
     _due: list[int] = field(default_factory=list[int])  # put off, and can go
     _waits: list[int] = field(default_factory=list[int])  # at the front
     _passed: bool = False  # somebody waits in front of one that can go
+    _beyond: bool = False  # there are more than the front
     _front: int = 0  # the last number of the front
     _bytes: int = 0
     _count: int = 0
@@ -74,6 +76,8 @@ class Look:
         at_front = not letter.put_off and self._count <= self.at_once
         if at_front:
             self._front = letter.number
+        elif not letter.put_off:
+            self._beyond = True
         if (self.going and (size is None or not at_front)) or (self._passed and not at_front):
             return False
         if size is None:
@@ -98,7 +102,8 @@ class Look:
     def next(self) -> Next:
         if self._passed:
             # With all behind the front.
-            return PutOff([*ranges_of(self._waits), (self._front + 1, LAST_NUMBER)])
+            ranges = [*ranges_of(self._waits), (self._front + 1, LAST_NUMBER)]
+            return PutOff(ranges, not self._beyond)
         if self._due:
             return Send(ranges_of(self._due))
         if self.going:

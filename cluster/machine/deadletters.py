@@ -19,6 +19,8 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
+from cluster.types import QueueId
+
 Deaths = list[dict[str, Any]]
 
 REJECTED = "rejected"
@@ -155,6 +157,7 @@ class DeadLetterBatch(NamedTuple):
     routing_key: str | None
     priority: int = 0
     died: int = 0  # the number that it had until it was put off; 0: it never was
+    safe_in: tuple[QueueId, ...] = ()  # targets that have it, since before it was put off
 
     def cut(self, count: int) -> tuple[DeadLetterBatch, DeadLetterBatch]:
         """The first `count`, and the rest."""
@@ -216,10 +219,21 @@ class DeadLetterOutbox:
             self.count -= batch.last - batch.first + 1
         return taken
 
-    def wait(self, ranges: Sequence[tuple[int, int]]) -> int:
-        """Those that go with these numbers are put off; how many."""
+    def wait(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        safe_in: Sequence[tuple[int, int, Sequence[QueueId]]] = (),
+    ) -> int:
+        """Those that go with these numbers are put off; how many. `safe_in`: see the command."""
         going, count = list(self.batches), 0
-        for batch in _picked(going, ranges):
+        picked, known = _picked(going, ranges), list[DeadLetterBatch]()
+        picked.sort(key=_NUMBER)
+        for first, last, queues in safe_in:
+            known += [
+                batch._replace(safe_in=tuple(sorted({*batch.safe_in, *queues})))
+                for batch in _picked(picked, [(first, last)])
+            ]
+        for batch in chain(picked, known):
             self.put_off.append(batch._replace(number=batch.died or batch.number, died=0))
             count += batch.last - batch.first + 1
         self.put_off.sort(key=_NUMBER)
@@ -256,8 +270,8 @@ class DeadLetterOutbox:
 
     def load(self, data: Sequence[Any]) -> None:
         self.next, batches, *put_off = data
-        self.batches = deque(DeadLetterBatch(*batch) for batch in batches)
-        self.put_off = [DeadLetterBatch(*batch) for batch in put_off[0]] if put_off else []
+        self.batches = deque(map(_loaded, batches))
+        self.put_off = [_loaded(batch) for batch in put_off[0]] if put_off else []
         self.count = sum(batch.last - batch.first + 1 for batch in self.everything())
 
     def invariants(self) -> None:
@@ -303,4 +317,12 @@ def _behind(batches: Sequence[DeadLetterBatch], number: int) -> Iterator[DeadLet
 
 
 def _dumped(batch: DeadLetterBatch) -> list[Any]:
-    return list(batch) if batch.died else list(batch[:-1])  # as before version 5
+    row = list(batch)
+    if batch.safe_in:
+        return [*row[:-1], list(batch.safe_in)]
+    return row[:-1] if batch.died else row[:-2]  # as before version 5
+
+
+def _loaded(row: Sequence[Any]) -> DeadLetterBatch:
+    batch = DeadLetterBatch(*row)
+    return batch._replace(safe_in=tuple(batch.safe_in)) if batch.safe_in else batch

@@ -174,6 +174,8 @@ class Disposal:
                 batch.routing_key,
                 batch.priority,
                 put_off,
+                batch.safe_in,
+                (batch.died or batch.number) + position - batch.first,
             )
             for piece in self.messages.store.pieces(batch.first, last)
             for position in range(piece.first, piece.last + 1)

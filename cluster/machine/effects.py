@@ -197,3 +197,5 @@ class DeadLetter(NamedTuple):
     routing_key: str | None  # None: the message's own
     priority: int = 0  # as published
     put_off: bool = False  # it goes when it was asked for: `SendDeadLetters`
+    safe_in: tuple[QueueId, ...] = ()  # targets that have it, of several
+    died: int = 0  # the number that it had first

@@ -139,7 +139,7 @@ class Queue:
             case DeadLettersMoved():
                 return self.disposal.moved(context, command)
             case PutOffDeadLetters():
-                return Ok(self.disposal.outbox.wait(command.ranges))
+                return Ok(self.disposal.outbox.wait(command.ranges, command.safe_in))
             case SendDeadLetters():
                 return Ok(self.disposal.outbox.go(command.ranges, context.number_after))
             case Purge():

@@ -19,19 +19,24 @@ takes none, or not this one, and never will is as good as no queue. But of a sou
 is at-least-once nothing is dropped: RabbitMQ keeps it, too, where publishes are refused by a full
 queue (else it drops letters all the same).
 
-Such a one waits in the outbox, and so does one that this node's log does not give: another leader
-may have it. As long as all wait that is all, and nothing is written. Only when one behind them can
-go they are put off, and later sent under new numbers: with the old ones the target would take them
-for repeated. What is put off was not sent since, so any leader may send it, once that is in the
-log; they go in the order of their deaths. One that had been sent before it was put off, and was not
-heard to be safe, comes twice.
+Such a one waits in the outbox, and so does one that a target refuses, and one that this node's log
+does not give: another leader may have it. As long as all wait that is all, and nothing is written.
+Only when one behind them can go they are put off, and later sent under new numbers: with the old
+ones the target would take them for repeated. What is put off was not sent since, so any leader may
+send it, once that is in the log; they go in the order of their deaths.
+
+A target that refuses is asked again, less and less often. It answers in order: when it refuses one
+letter it has none of those behind. Of a letter for several targets is noted which of them have it
+when it is put off. One that was sent and has no answer yet is not put off since another target
+refuses it. One that had been sent before it was put off, and was not heard to be safe, comes twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
@@ -83,6 +88,7 @@ _FOR_GOOD: Final = {
     errors.NO_INCREMENT: "the stream counts: it takes increments only",
     errors.MESSAGE_TOO_LARGE: "it is too large for the stream",
 }
+_OVER_LIMIT: Final = "it is larger than all that the queue may hold, by max-length-bytes"
 _FITS_NOWHERE: Final = "its headers and records of death are more than an entry of the log holds"
 
 #: Entry of the log, and place in it.
@@ -106,6 +112,13 @@ class RoutedDeadLetter:
     targets: tuple[QueueInfo, ...]  # distinct; empty: nowhere
     key: str = ""  # the first that it is routed by
     priority: int = 0  # as published
+    safe_in: tuple[QueueId, ...] = ()  # those of them that have it
+    place: _Place = (0, 0)
+    died: int = 0  # the number that it had first
+
+
+#: A target, and whether it refuses single letters only.
+_Refuses = tuple[QueueId, bool]
 
 
 class _Rules(NamedTuple):
@@ -113,6 +126,36 @@ class _Rules(NamedTuple):
 
     version: int  # of the virtual host's routing
     keeps: bool  # what no queue takes
+    refuse: frozenset[_Refuses] = frozenset()  # and are not asked now
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A target took a letter not: the next one is tried at `until_s`."""
+
+    target: QueueInfo
+    reason: str
+    until_s: float
+    pause_s: float
+    letters: set[_Place] = field(default_factory=set[_Place])  # the single ones
+
+
+@dataclass(slots=True)
+class _Marks:
+    """By these rules and in this term, the letters up to which all wait: of those that were not put
+    off, and of those that were. What dies behind very many is found soon.
+    """
+
+    rules: _Rules
+    term: int
+    to: dict[bool, DeadLetter]
+
+    def hold(self, rules: _Rules, term: int) -> bool:
+        """More targets may refuse by now: what waits for others waits all the same."""
+        return self.knows(rules, term) and self.rules.refuse <= rules.refuse
+
+    def knows(self, rules: _Rules, term: int) -> bool:
+        return (self.rules[:2], self.term) == (rules[:2], term)
 
 
 class _Kept(NamedTuple):
@@ -132,6 +175,17 @@ class KeptLetters:
     count: int
     exchange: str  # that of the first
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLetters:
+    """A target refuses letters of a queue, and they wait; `count`: all of the queue that do."""
+
+    vhost: str
+    name: str
+    count: int
+    target: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +227,13 @@ class DeadLetters:
         # Entry and place in it of those that were named.
         self._unreadable: dict[QueueId, set[_Place]] = {}
         self._kept: dict[QueueId, dict[_Place, _Kept]] = {}
-        # By rules and in a term, the letter up to which all that were put off wait: what dies
-        # behind very many is found soon.
-        self._wait_to: dict[QueueId, tuple[_Rules, int, DeadLetter]] = {}
+        self._marks: dict[QueueId, _Marks] = {}
+        self._refusals: dict[QueueId, dict[_Refuses, _Refusal]] = {}
+        # Numbers of letters that went to some of their targets and not to all, and to which.
+        self._partly: dict[QueueId, Sequence[tuple[int, int, Sequence[QueueId]]]] = {}
+        # Of each source and target, numbers that were sent without an answer: they are sent there
+        # until there is one, and not put off before.
+        self._in_doubt: dict[QueueId, dict[QueueId, tuple[QueueInfo, frozenset[int]]]] = {}
         self._dropped: dict[tuple[QueueId, QueueId], int] = {}  # of source and target: up to which
 
     def ready(self, group: GroupId, queue: QueueId) -> None:
@@ -207,7 +265,7 @@ class DeadLetters:
                 if done:
                     backoff_s = BACKOFF_S_MIN
                     continue
-                await asyncio.sleep(backoff_s)
+                await asyncio.sleep(self._pause_s(queue, backoff_s))
                 backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
         except Elsewhere:
             return  # the next leader is told on_leader
@@ -215,7 +273,10 @@ class DeadLetters:
             self._working.discard(queue)
             self._unreadable.pop(queue, None)
             self._kept.pop(queue, None)
-            self._wait_to.pop(queue, None)
+            self._marks.pop(queue, None)
+            self._refusals.pop(queue, None)
+            self._partly.pop(queue, None)
+            self._in_doubt.pop(queue, None)
             for key in [key for key in self._dropped if key[0] == queue]:
                 del self._dropped[key]
 
@@ -257,6 +318,19 @@ class DeadLetters:
             if view is not None and (first := next(iter(found.values()), None)) is not None
         ]
 
+    def refused(self, machine: QueueMachine) -> list[RefusedLetters]:
+        """Of this group's queues. Who was not asked lately is no target any more."""
+        since_s = asyncio.get_running_loop().time() - 3 * BACKOFF_S_MAX
+        return [
+            RefusedLetters(
+                view.vhost, view.name, view.dead_letter_count, each.target.name, each.reason
+            )
+            for queue, found in self._refusals.items()
+            if (view := machine.queue(queue)) is not None
+            for each in found.values()
+            if each.until_s > since_s
+        ]
+
     async def _move_up(
         self,
         group: GroupId,
@@ -280,11 +354,14 @@ class DeadLetters:
             if not isinstance(found, list):
                 return True  # what is in their way comes first
             dead_letters = found
+        refuse = self._refusing(queue)
         moved = await self._move(queue, group, dead_letters)
-        if not moved:
-            return not dead_letters
-        told = await self._tell(group, DeadLettersMoved(queue, moved))
-        return told and moved == dead_letters[-1].number
+        if moved and not await self._tell(group, DeadLettersMoved(queue, moved)):
+            return False
+        if not dead_letters or moved == dead_letters[-1].number:
+            return True
+        # Others may pass what was refused just now.
+        return self._keeps(group, queue) and not self._refusing(queue) <= refuse
 
     def _rules(self, group: GroupId, queue: QueueId) -> _Rules | None:
         """None: the queue is gone."""
@@ -292,7 +369,8 @@ class DeadLetters:
         if view is None:
             return None
         version = self._broker.cluster.catalog_machine.routing_version(view.vhost)
-        return _Rules(version, self._keeps(group, queue))
+        keeps = self._keeps(group, queue)
+        return _Rules(version, keeps, self._refusing(queue) if keeps else frozenset())
 
     def _state(self, group: GroupId, queue: QueueId) -> tuple[_Rules, int, int] | None:
         """With the term, and the count of letters: while all wait, none leaves."""
@@ -312,35 +390,59 @@ class DeadLetters:
             return []
         rules, term, _ = state
         going: list[RoutedDeadLetter] = []
-        *by, wait_to = self._wait_to.pop(queue, (rules, term, None))
-        wait_to = wait_to if by == [rules, term] else None
-        look = Look(DEAD_LETTERS_AT_ONCE, BYTES_AT_ONCE, wait_to=wait_to)
-        async for dead, routed in self._each(group, queue, rules, wait_to):
+        marks = self._marks.get(queue)
+        if marks is not None and not marks.knows(rules, term):
+            del self._marks[queue]
+            marks = None
+        known = marks.to if marks is not None and marks.hold(rules, term) else {}
+        waits: dict[bool, DeadLetter] = {}
+        look = Look(DEAD_LETTERS_AT_ONCE, BYTES_AT_ONCE, wait_to=known.get(True))
+        async for dead, routed in self._each(group, queue, rules, known):
             if not look.add(dead, None if routed is None else len(routed.body)):
                 break
-            if routed is not None and look.going > len(going):
+            if routed is None:
+                waits[dead.put_off] = dead
+            elif look.going > len(going):
                 going.append(routed)
         found = look.next()
-        if isinstance(found, PutOff):
-            return _First(PutOffDeadLetters(queue, found.ranges), rules, term)
         unreadable = bool(self._unreadable.get(queue))
-        if look.wait_to is not None and not unreadable:
-            self._wait_to[queue] = rules, term, look.wait_to
-        if isinstance(found, Send):
-            return _First(SendDeadLetters(queue, found.ranges), rules, term)
+        if isinstance(found, PutOff):
+            if marks is not None and found.known and not unreadable:
+                marks.rules = rules._replace(refuse=marks.rules.refuse | rules.refuse)
+            else:
+                self._marks.pop(queue, None)
+            first = PutOffDeadLetters(queue, found.ranges, self._partly.get(queue, ()))
+            return _First(first, rules, term)
         if isinstance(found, AllWait):
+            if not unreadable:
+                self._marks[queue] = _Marks(rules, term, waits)
             return _AllWait(None if unreadable else state)
+        if isinstance(found, Send):
+            if look.wait_to is not None and (marks is None or known) and not unreadable:
+                front = {False: known[False]} if False in known else {}
+                self._marks[queue] = _Marks(rules, term, {**front, True: look.wait_to})
+            return _First(SendDeadLetters(queue, found.ranges), rules, term)
         return going
 
     async def _each(
-        self, group: GroupId, queue: QueueId, rules: _Rules, wait_to: DeadLetter | None
+        self,
+        group: GroupId,
+        queue: QueueId,
+        rules: _Rules,
+        known: Mapping[bool, DeadLetter],
     ) -> AsyncIterator[tuple[DeadLetter, RoutedDeadLetter | None]]:
-        """The outbox; with None those that wait. Of those put off from `wait_to` on."""
+        """The outbox; with None those that wait. Behind the front, up to which letter all do is
+        known.
+        """
         last: DeadLetter | None = None
+        count = 0
         while page := self._broker.machine(group).dead_letters(queue, DEAD_LETTERS_AT_ONCE, last):
             for last in page:
-                if wait_to is not None and last.put_off and last.number < wait_to.number:
-                    last = wait_to
+                count += 1
+                to = known.get(last.put_off)
+                behind = last.put_off or count > DEAD_LETTERS_AT_ONCE
+                if behind and to is not None and last.number < to.number:
+                    last = to
                     yield last, None
                     break
                 yield last, await self._judge(group, queue, last, rules)
@@ -354,6 +456,7 @@ class DeadLetters:
         kept = self._kept.setdefault(queue, {})
         place = dead.index, dead.offset
         known = kept.get(place)
+        sent = () if dead.put_off else self._sent_to(queue, dead.number)
         if rules.keeps and known and known.version == rules.version:
             return None
         view = self._broker.machine(group).queue(queue)
@@ -369,9 +472,9 @@ class DeadLetters:
                 )
             return None
         named.discard(place)
-        if routed.targets or not rules.keeps:
+        if routed.targets or routed.safe_in or not rules.keeps:
             kept.pop(place, None)
-            return routed
+            return routed if sent or not self._waits(queue, routed, rules) else None
         if known is None:
             log.warning(
                 "dead_letter_kept",
@@ -383,6 +486,30 @@ class DeadLetters:
             )
         kept[place] = _Kept(rules.version, dead.exchange, routed.key)
         return None
+
+    def _sent_to(self, queue: QueueId, number: int) -> tuple[QueueInfo, ...]:
+        """Targets that perhaps have this letter. One that was deleted gets no other."""
+        catalog = self._broker.cluster.catalog_machine
+        return tuple(
+            target
+            for target, numbers in self._in_doubt.get(queue, {}).values()
+            if number in numbers and catalog.queue_by_id(target.queue) is not None
+        )
+
+    def _waits(self, queue: QueueId, letter: RoutedDeadLetter, rules: _Rules) -> bool:
+        """Some target refuses it."""
+        if not rules.refuse:
+            return False
+        single = {
+            target
+            for (target, alone), each in self._refusals.get(queue, {}).items()
+            if alone and (target, alone) in rules.refuse and letter.place in each.letters
+        }
+        return any(
+            (target.queue, False) in rules.refuse or target.queue in single
+            for target in letter.targets
+            if target.queue not in letter.safe_in
+        )
 
     def _keeps(self, group: GroupId, queue: QueueId) -> bool:
         """What no queue takes, by this queue's strategy."""
@@ -404,7 +531,18 @@ class DeadLetters:
             own = routing_key_of(meta)
             keys = [name if own is None else own, *carbon_copies(headers_of(meta))]
         to = self.route(vhost, dead.exchange, keys, meta)
-        return RoutedDeadLetter(dead.number, body, meta, dead.deaths, to, keys[0], dead.priority)
+        return RoutedDeadLetter(
+            dead.number,
+            body,
+            meta,
+            dead.deaths,
+            to,
+            keys[0],
+            dead.priority,
+            dead.safe_in,
+            (dead.index, dead.offset),
+            dead.died,
+        )
 
     def route(
         self, vhost: str, exchange: str, keys: Sequence[str], meta: Any
@@ -428,19 +566,72 @@ class DeadLetters:
         """The highest number up to which all are safe or dropped; 0: none."""
         moved = 0
         for targets, run in runs(dead_letters):
-            if not targets:
+            if not targets and not run[0].safe_in:
                 self._drop(queue, run)
-            safe = run[-1].number
+            safe: dict[QueueId, int] = {}  # of each target, up to which
             for target in targets:
+                if target.queue in run[0].safe_in:
+                    continue
                 try:
                     await self._send(queue, group, target, run)
+                    safe[target.queue] = run[-1].number
                 except _Later as later:
                     log.info("dead_letters_wait", target=target.name, reason=str(later))
-                    safe = min(safe, later.safe)
-            moved = max(moved, safe)
+                    safe[target.queue] = later.safe
+            everywhere = min(safe.values(), default=run[-1].number)
+            moved = max(moved, everywhere)
             if moved < run[-1].number:
+                left = [each.number for each in run if each.number > everywhere]
+                self._partly[queue] = _partly(left, safe)
                 break
         return moved
+
+    def _refusing(self, queue: QueueId) -> frozenset[_Refuses]:
+        """What is not asked now."""
+        refusals = self._refusals.get(queue)
+        if not refusals:
+            return frozenset()
+        now_s = asyncio.get_running_loop().time()
+        return frozenset(key for key, each in refusals.items() if now_s < each.until_s)
+
+    def _pause_s(self, queue: QueueId, most_s: float) -> float:
+        """Until the next target is to be asked again."""
+        now_s = asyncio.get_running_loop().time()
+        refusals = self._refusals.get(queue, {}).values()
+        due = [each.until_s - now_s for each in refusals if each.until_s > now_s]
+        return max(min([most_s, *due]), min(most_s, BACKOFF_S_MIN))
+
+    def _refuse(
+        self,
+        queue: QueueId,
+        target: QueueInfo,
+        reason: str,
+        letter: RoutedDeadLetter,
+        *,
+        alone: bool,
+    ) -> None:
+        """`alone`: it may take others."""
+        refusals = self._refusals.setdefault(queue, {})
+        key = target.queue, alone
+        pause_s = min(BACKOFF_S_MAX, refusals[key].pause_s * 2) if key in refusals else 0.0
+        pause_s = max(BACKOFF_S_MIN, pause_s)
+        until_s = asyncio.get_running_loop().time() + pause_s
+        letters = refusals[key].letters if key in refusals else set[_Place]()
+        if alone:
+            letters.add(letter.place)
+        refusals[key] = _Refusal(target, reason, until_s, pause_s, letters)
+
+    def _took(self, queue: QueueId, target: QueueInfo, run: Sequence[RoutedDeadLetter]) -> None:
+        """All of them."""
+        refusals = self._refusals.get(queue)
+        if not refusals:
+            return
+        refusals.pop((target.queue, False), None)
+        alone = refusals.get((target.queue, True))
+        if alone is not None:
+            alone.letters.difference_update(each.place for each in run)
+            if not alone.letters:
+                del refusals[target.queue, True]
 
     def _drop(self, queue: QueueId, run: Sequence[RoutedDeadLetter], **why: str) -> None:
         self._metrics.dead_letters_dropped += len(run)
@@ -468,7 +659,7 @@ class DeadLetters:
                 safe, run = run[half - 1].number, run[half:]
                 continue
             if outcome.code == TOO_LARGE:
-                run = self._made_smaller(queue, group, target, run[0])
+                run = self._made_smaller(queue, group, target, run[0], safe)
                 continue
             if outcome.code == NO_QUEUE:
                 raise _Later("the target was deleted", safe)
@@ -476,16 +667,22 @@ class DeadLetters:
                 raise _Later(outcome.reason or outcome.kind, safe)
             self._metrics.dead_letters_moved += reply.stored
             if not reply.refused:
+                self._took(queue, target, run)
                 return
             taken = reply.refused[0][0]
             safe = run[taken - 1].number if taken else safe
             answers = cast("Mapping[int, Sequence[int]]", reply.answers or {})
             code = answers[taken][0] if answers else errors.NO_ROOM
-            reason = _FOR_GOOD.get(code)
-            if reason is None or self._keeps(group, queue):
-                waits = "is full" if code == errors.NO_ROOM else f"refuses it ({reason or code})"
+            fits = bool(answers) or self._fits(target, run[taken])
+            reason = _FOR_GOOD.get(code) if fits else _OVER_LIMIT
+            if not fits or reason is None or self._keeps(group, queue):
+                alone = not fits or code == errors.MESSAGE_TOO_LARGE
+                waits = f"refuses {'one of them' if alone else 'them'}: {reason or code}"
+                if code == errors.NO_ROOM and fits:
+                    waits = "is full"
                 if code == errors.WRONG_SUBJECT and (target.stream or {}).get("mirror"):
                     waits = "is a mirror, or being restored: it may take it later"
+                self._refuse(queue, target, waits, run[taken], alone=alone)
                 raise _Later(f"the target {waits}", safe)
             # What is no matter of a letter's size is one of all behind it.
             end = taken + 1 if code == errors.MESSAGE_TOO_LARGE else len(run)
@@ -493,8 +690,18 @@ class DeadLetters:
             safe = run[end - 1].number
             run = run[end:]
 
+    def _fits(self, target: QueueInfo, letter: RoutedDeadLetter) -> bool:
+        """Into the queue, when nothing else is there."""
+        most = self._broker.cluster.catalog_machine.config_for(target).max_length_bytes
+        return most is None or len(letter.body) <= most
+
     def _made_smaller(
-        self, queue: QueueId, group: GroupId, target: QueueInfo, letter: RoutedDeadLetter
+        self,
+        queue: QueueId,
+        group: GroupId,
+        target: QueueInfo,
+        letter: RoutedDeadLetter,
+        safe: int,
     ) -> Sequence[RoutedDeadLetter]:
         """It exceeds an entry by itself, since it has records of death by now: its body goes in
         parts. If that is no help it is dropped, unless it is kept: _Later.
@@ -502,7 +709,8 @@ class DeadLetters:
         if isinstance(letter.body, bytes) and len(letter.body) > HEAD_BYTES:
             return [replace(letter, body=PartedBody.cut(letter.body))]
         if self._keeps(group, queue):
-            raise _Later(_FITS_NOWHERE)  # what was copied is not copied again
+            self._refuse(queue, target, f"refuses one of them: {_FITS_NOWHERE}", letter, alone=True)
+            raise _Later(_FITS_NOWHERE, safe)  # what was copied is not copied again
         self._copied.pop((queue, target.queue), None)
         self._drop_named(queue, target, [letter], _FITS_NOWHERE)
         return []
@@ -527,7 +735,8 @@ class DeadLetters:
         body: LargeBody | PartedBody,
     ) -> Any:
         """Its parts are copied into the target's group, where the next leader goes on."""
-        name = f"{CARRIER_PREFIX}{queue}:{dead_letter.number}"
+        # The same when it was put off meanwhile.
+        name = f"{CARRIER_PREFIX}{queue}:{dead_letter.died or dead_letter.number}"
         copied = self._copied.get((queue, target.queue))
         if copied is not None and copied[0] == name:
             return copied[1]
@@ -568,10 +777,38 @@ class DeadLetters:
             with_subjects(target, (dead_letter.key for dead_letter in dead_letters), attrs),
             large or None,
         )
+        in_doubt = self._in_doubt.setdefault(queue, {})
+        numbers = {each.number for each in dead_letters}
+        _, before = in_doubt.get(target.queue, (target, frozenset[int]()))
+        in_doubt[target.queue] = target, before | numbers
         try:
-            return await self._broker.cluster.ask(target.group, command)
+            outcome = await self._broker.cluster.ask(target.group, command)
         except BrokerError as error:
             raise _Later(error.reason) from error
+        left = before | numbers
+        if outcome.code == NO_QUEUE:
+            left = frozenset[int]()
+        elif outcome.kind == "ok":
+            left = before - numbers
+        elif outcome.kind == "refused":
+            left = before  # this time it was not taken
+        if left:
+            in_doubt[target.queue] = target, left
+        else:
+            del in_doubt[target.queue]
+        return outcome
+
+
+def _partly(
+    numbers: Sequence[int], safe: Mapping[QueueId, int]
+) -> Sequence[tuple[int, int, Sequence[QueueId]]]:
+    """Which targets have these letters already, by the last one that each has."""
+
+    def having(number: int) -> tuple[QueueId, ...]:
+        return tuple(target for target, last in safe.items() if number <= last)
+
+    found = [(queues, list(some)) for queues, some in groupby(numbers, having)]
+    return [(some[0], some[-1], queues) for queues, some in found if queues]
 
 
 def runs(
@@ -587,7 +824,9 @@ def runs(
             follows = False
         if position > start and isinstance(dead_letter.body, LargeBody):
             follows = False
-        if dead_letter.targets != dead_letters[start].targets or not follows:
+        first = dead_letters[start]
+        alike = (dead_letter.targets, dead_letter.safe_in) == (first.targets, first.safe_in)
+        if not alike or not follows:
             yield dead_letters[start].targets, dead_letters[start:position]
             start = position
     if dead_letters:

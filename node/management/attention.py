@@ -142,6 +142,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _lost_queues(seen.copies)
     yield from _unreadable_dead_letters(seen.copies)
     yield from _waiting_dead_letters(seen.copies)
+    yield from _refused_dead_letters(seen.copies)
     yield from _unused(seen.nodes)
     yield from _versions(seen.versions)
     for node, certificates in seen.certificates.items():
@@ -331,6 +332,22 @@ def _waiting_dead_letters(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterat
                 f" {wait}",
                 f"{step}, for which the first of them waits; or change the policy",
                 ("queues", each["vhost"], each["name"]),
+            )
+
+
+def _refused_dead_letters(copies: Mapping[str, Mapping[NodeId, Json]]) -> Iterator[Finding]:
+    """Only the leader knows of them."""
+    for copy in (copy for by_node in copies.values() for copy in by_node.values()):
+        for each in copy.get("refused_dead_letters", ()):
+            vhost, target = each["vhost"], each["target"]
+            full = each["reason"] == "is full"
+            room = f"consume from {target}, or raise its limit" if full else f"change {target}"
+            yield Finding(
+                "problem",
+                f"dead letters of queue {_within(vhost, each['name'])} wait, {each['count']:,} in"
+                f" all: target {_within(vhost, target)} {each['reason']}",
+                f"{room}: they go as soon as it takes them; or route them elsewhere",
+                ("queues", vhost, each["name"]),
             )
 
 

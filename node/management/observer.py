@@ -493,6 +493,7 @@ class Observer:
         letters = self._services.dead_letters
         unreadable = letters.unreadable(machine) if has_queues else ()
         kept = letters.kept(machine) if has_queues else ()
+        refused = letters.refused(machine) if has_queues else ()
         return {
             **{name: status[name] for name in names},
             "lost_queues": named,
@@ -500,6 +501,7 @@ class Observer:
                 {"vhost": vhost, "name": name, "count": count} for vhost, name, count in unreadable
             ],
             "waiting_dead_letters": [asdict(each) for each in kept],
+            "refused_dead_letters": [asdict(each) for each in refused],
         }
 
 

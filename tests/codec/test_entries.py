@@ -221,6 +221,9 @@ PASSED_OVER = {
     "declare_lost_queue": c.DeclareQueue("/", "q", {}, "default-1", queue=7),
 }
 SAMPLES_V5["put_off_dead_letters"] = c.PutOffDeadLetters(1, ((1, 2), (5, 1 << 40)))
+SAMPLES_V5["put_off_dead_letters_safe_in"] = c.PutOffDeadLetters(
+    1, ((1, 2), (5, 9)), ((1, 1, (4, 7)), (5, 6, (4,)))
+)
 SAMPLES_V5["send_dead_letters"] = c.SendDeadLetters(1, ((1, 4), (7, 7)))
 SAMPLES_V5 |= PASSED_OVER
 SAMPLES = SAMPLES_V1 | SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4 | SAMPLES_V5
@@ -422,6 +425,9 @@ def one_of(kind: type[Any], name: str) -> st.SearchStrategy[Any]:
     hint = typing.get_type_hints(kind)[name]
     if name in ("ranges", "positions"):
         return ranges
+    if name == "safe_in":
+        queues = st.lists(numbers, max_size=3).map(tuple)
+        return st.lists(st.tuples(numbers, numbers, queues), max_size=4).map(tuple)
     if name in ("deliveries", "wants"):
         return deliveries
     if name == "handed":

@@ -264,7 +264,11 @@ class History:
             numbers = [each.number for each in letters if each.put_off == put_off]
             some = self.random.sample(numbers, self.random.randint(1, len(numbers)))
             kind = SendDeadLetters if put_off else PutOffDeadLetters
-            return kind(queue, ranges_of(sorted(some)))
+            ranges = ranges_of(sorted(some))
+            if kind is PutOffDeadLetters and self.random.random() < 0.5:
+                number = self.random.choice(some)
+                return kind(queue, ranges, ((number, number + 3, (8, 9)),))
+            return kind(queue, ranges)
         number = self.random.choice(letters).number if letters else self.random.randint(1, 60)
         return DeadLettersMoved(queue, number)
 

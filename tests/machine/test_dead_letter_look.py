@@ -49,10 +49,11 @@ def looked(front: str, put_off: str = "", at_once: int = 4, size: int = 1) -> tu
         ("wwwwwwww", "ww", AllWait()),
         ("", "ww", AllWait()),
         # Who waits in front of one that can go is put off, with all behind the front.
-        ("wwg", "", PutOff([(1, 2), (4, LAST_NUMBER)])),
-        ("wgwg", "", PutOff([(1, 1), (3, 3), (5, LAST_NUMBER)])),
-        ("wwwwg", "", PutOff([(1, 4), (5, LAST_NUMBER)])),
-        ("w", "wg", PutOff([(1, 1), (2, LAST_NUMBER)])),
+        ("wwg", "", PutOff([(1, 2), (4, LAST_NUMBER)], True)),
+        ("wgwg", "", PutOff([(1, 1), (3, 3), (5, LAST_NUMBER)], True)),
+        ("wwwwg", "", PutOff([(1, 4), (5, LAST_NUMBER)], False)),
+        ("wgwww", "", PutOff([(1, 1), (3, 4), (5, LAST_NUMBER)], False)),
+        ("w", "wg", PutOff([(1, 1), (2, LAST_NUMBER)], True)),
         # What was put off goes when nobody is at the front.
         ("", "g", Send([(101, 101)])),
         ("", "wgwg", Send([(102, 102), (104, 104)])),

@@ -308,6 +308,27 @@ def test_letters_that_are_put_off_let_others_pass_and_go_under_new_numbers():
     assert outbox(q) == ["nothing"]
 
 
+def test_what_is_known_of_a_letters_targets_stays_with_it():
+    """Those that have it are not sent it under its new number."""
+    q = with_letters(5)
+
+    def safe_in() -> list[tuple[int, ...]]:
+        return [each.safe_in for each in q.world.machine.dead_letters(q.world.queue("q"))]
+
+    def first_numbers() -> list[int]:
+        return [each.died for each in q.world.machine.dead_letters(q.world.queue("q"))]
+
+    assert first_numbers() == [1, 2, 3, 4, 5]
+    assert q.says("putoff q 1-4 safe=2-3@7+9,3-5@8") == ["ok 4"]
+    assert outbox(q) == ["5: 5", "w 1: 1", "w 2: 2", "w 3: 3", "w 4: 4"]
+    assert safe_in() == [(), (), (7, 9), (7, 9), (8,)]
+    q("send q 2 4")
+    assert first_numbers() == [5, 2, 4, 1, 3]
+    q(f"putoff q {TERM + 6}-{TERM + 9} safe={TERM + 6}@8")
+    assert outbox(q) == ["5: 5", "w 1: 1", "w 2: 2", "w 3: 3", "w 4: 4"]
+    assert safe_in() == [(), (), (7, 8, 9), (7, 9), (8,)]
+
+
 def test_what_dies_while_letters_are_put_off_waits_behind_them():
     """Else one that waits for the same would pass them."""
     q = with_letters(3)

@@ -242,7 +242,14 @@ class World:
             case "moved":
                 return DeadLettersMoved(self.queue(args[0]), int(args[1]))
             case "putoff":
-                return PutOffDeadLetters(self.queue(args[0]), ranges(args[1:]))
+                safe_in = [
+                    (first, last, [QueueId(int(each)) for each in queues.split("+")])
+                    for row in options.get("safe", "").split(",")
+                    if row
+                    for named, queues in [row.split("@")]
+                    for first, last in ranges([named])
+                ]
+                return PutOffDeadLetters(self.queue(args[0]), ranges(args[1:]), safe_in)
             case "send":
                 return SendDeadLetters(self.queue(args[0]), ranges(args[1:]))
             case "done":

@@ -88,11 +88,15 @@ class Cluster:
 
     def __init__(self) -> None:
         self.targets = {A.group: Target(10), B.group: Target(11)}
+        self.catalog_machine = self  # it knows of each target what that knows
         self.lose_next = 0
         self.lose_before = 0
         self.most = BODIES_MAX  # that fit into an entry,
         self.bytes_most = ENTRY_BYTES_MAX  # of bodies,
         self.metas_most = ENTRY_BYTES_MAX  # and of what is said of them
+
+    def config_for(self, info: QueueInfo) -> QueueConfig:
+        return self.targets[info.group].machine.queue(info.queue).config
 
     async def ask(self, group: GroupId, command: Enqueue) -> Outcome:
         if self.lose_before:
@@ -537,8 +541,12 @@ async def test_a_large_body_is_not_copied_again_while_its_target_is_full():
     for _ in range(3):
         assert await source._move(SOURCE, GroupId(9), [small, large]) == 1
     assert copies.count == 2
+    # Nor when it was put off meanwhile.
+    again = replace(large, number=7, died=2)
+    assert await source._move(SOURCE, GroupId(9), [again]) == 0
+    assert copies.count == 2
     target.configure(UpdateQueue)
-    assert await source._move(SOURCE, GroupId(9), [small, large]) == 2
+    assert await source._move(SOURCE, GroupId(9), [again]) == 7
     assert target.stored == [b"1", b"head"]
     assert not source._copied
 
@@ -788,6 +796,31 @@ async def test_letters_that_wait_let_others_pass_and_keep_their_order(
         await until(lambda: not source.dead_letters(work.queue))
         await client.ask(20, 5, "later", {"credit": 1000})
         assert [body for _, body in await client.deliveries(302)] == later
+
+
+async def test_a_full_target_holds_up_no_others_and_is_named(nodes: Nodes):
+    work, source = await waiting_source(nodes)
+    await nodes.declare("now")
+    await nodes.declare("full", max_length=1, overflow="reject-publish")
+    full = [b"full%d" % number for number in range(5)]
+    observer = nodes.one.management.observer
+
+    async def said() -> Any:
+        (status,) = (await observer.group_statuses(work.group)).values()
+        named = {"vhost": "/", "name": "work", "count": 4, "target": "full", "reason": "is full"}
+        return status["refused_dead_letters"] == [named]
+
+    async with Client(nodes.url("n1")) as client:
+        await dead_by_key(client, *[("full", body) for body in full], ("now", b"now1"))
+        await until(lambda: len(source.dead_letters(work.queue)) == 4)
+        await dead_by_key(client, ("now", b"now2"))
+        await until(said)
+        await client.ask(20, 4, "now", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(2)] == [b"now1", b"now2"]
+
+        await client.ask(20, 5, "full", {"credit": 1000})
+        assert [body for _, body in await client.deliveries(5)] == full
+        await until(lambda: not source.dead_letters(work.queue))
 
 
 async def test_letters_that_were_put_off_are_so_after_a_restart(nodes: Nodes):

@@ -1,5 +1,5 @@
-"""Dead letters that wait, over changes of leader, restores and lost answers: each arrives once, and
-those of one key in the order of their deaths.
+"""Dead letters that wait, over changes of leader, restores and lost answers: each arrives once in
+each of its targets, and those of one key in the order of their deaths.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from cluster.machine.commands import (
     Command,
     CreateQueue,
     Enqueue,
+    Purge,
     QueueConfig,
+    UpdateQueue,
     UpgradeMachine,
 )
 from cluster.machine.replies import Enqueued
@@ -29,8 +31,10 @@ from node.tasks import Tasks
 from tests.testkit.waiting import until
 
 SOURCE, GROUP = QueueId(1), GroupId(1)
-#: Each is that of one target.
+#: Each is that of one target,
 KEYS = "abcd"
+#: and these lead to several.
+SEVERAL = ("ab", "bcd")
 DYING = QueueConfig(message_ttl_ms=0, dead_letter_exchange="", overflow="reject-publish")
 
 
@@ -82,8 +86,15 @@ class Targets:
         reply = self.apply(command)
         assert isinstance(reply, Enqueued)
         if reply.stored:
-            self.stored[KEYS[command.queue - 10]] += command.bodies[reply.duplicates :]
+            end = reply.duplicates + reply.stored
+            self.stored[KEYS[command.queue - 10]] += command.bodies[reply.duplicates : end]
         return reply
+
+    def limit(self, key: str, most: int | None) -> None:
+        """It has room for so many more, until it has another limit."""
+        queue = self.infos[key].queue
+        self.apply(Purge(queue))
+        self.apply(UpdateQueue(queue, QueueConfig(max_length=most, overflow="reject-publish")))
 
 
 class Leader(DeadLetters):
@@ -144,8 +155,7 @@ class Leader(DeadLetters):
         return True
 
     def route(self, vhost: str, exchange: str, keys: Sequence[str], meta: Any) -> Any:
-        bound = keys[0] in self.world.bound
-        return (self.world.targets.infos[keys[0]],) if bound else ()
+        return tuple(self.world.targets.infos[key] for key in keys[0] if key in self.world.bound)
 
 
 class World:
@@ -153,12 +163,25 @@ class World:
         self.random = Random(seed)
         self.source, self.targets = Source(), Targets()
         self.bound: set[str] = set()
-        self.died: dict[str, list[bytes]] = {key: [] for key in KEYS}
+        self.keys: Sequence[str] = KEYS
+        self.died: dict[str, list[bytes]] = {key: [] for key in (*KEYS, *SEVERAL)}
         self.count = self.written = self.version = 0
         self.lead()
 
     def routing_version(self, _: str) -> int:
         return self.version
+
+    def queue_by_id(self, queue: QueueId) -> QueueInfo:
+        return self.targets.infos[KEYS[queue - 10]]
+
+    def config_for(self, info: QueueInfo) -> QueueConfig:
+        view = self.targets.machine.queue(info.queue)
+        assert view is not None
+        return view.config
+
+    def stored_of(self, key: str, target: str) -> list[bytes]:
+        died = {*self.died[key]}
+        return [body for body in self.targets.stored[target] if body in died]
 
     def lead(self) -> None:
         self.leader = Leader(self)
@@ -172,7 +195,7 @@ class World:
         return view.dead_letter_count
 
     def die(self, count: int) -> None:
-        keys = [self.random.choice(KEYS) for _ in range(count)]
+        keys = [self.random.choice(self.keys) for _ in range(count)]
         bodies = [b"%d" % number for number in range(self.count, self.count + count)]
         self.count += count
         for key, body in zip(keys, bodies, strict=True):
@@ -215,8 +238,87 @@ async def test_letters_arrive_once_and_in_order(seed: int, monkeypatch: pytest.M
         world.change_leader()
     await until(lambda: not world.waiting)
 
-    assert world.targets.stored == world.died
+    assert world.targets.stored == {key: world.died[key] for key in KEYS}
     await until(lambda: not world.leader._working)
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_letters_for_targets_that_refuse_arrive_once_and_in_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("BACKOFF_S_MIN", "BACKOFF_S_MAX"):
+        monkeypatch.setattr(f"node.broker.dead_letters.{name}", 0.0005)
+    monkeypatch.setattr("node.broker.dead_letters.DEAD_LETTERS_AT_ONCE", 4)
+    world = World(seed)
+    world.keys, world.bound = (*KEYS, *SEVERAL), set(KEYS)
+    draw = world.random
+    for _ in range(60):
+        roll = draw.random()
+        if roll < 0.5:
+            world.die(draw.choice([1, 1, 3, 9]))
+        elif roll < 0.6:
+            world.change_leader()
+        elif roll < 0.75:
+            world.targets.limit(draw.choice(KEYS), draw.choice([None, 0, 0, 1, 3]))
+        for _ in range(draw.choice([0, 1, 5, 40])):
+            await asyncio.sleep(0 if draw.random() < 0.9 else 0.001)
+    for key in KEYS:
+        world.targets.limit(key, None)
+    await until(lambda: not world.waiting)
+
+    for key, died in world.died.items():
+        for target in key:
+            assert world.stored_of(key, target) == died, (key, target)
+    assert sum(map(len, world.targets.stored.values())) == sum(
+        len(key) * len(died) for key, died in world.died.items()
+    )
+    await until(lambda: not world.leader._working)
+
+
+async def test_a_target_that_refuses_holds_up_no_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MIN", 0.001)
+    world = World(1)
+    world.bound = set(KEYS)
+    world.targets.limit("b", 1)
+    world.keys = "b"
+    world.die(700)
+    await until(lambda: world.waiting == 699)
+    world.keys = "ac"
+    world.die(5)
+    await until(lambda: world.waiting == 699)
+    named = [(each.target, each.count) for each in world.leader.refused(world.source.machine)]
+    assert named == [("b", 699)]
+
+    # Asking again writes nothing as long as nobody passes, and none is looked at for it.
+    world.targets.limit("b", None)
+    await until(lambda: not world.waiting)
+    assert world.targets.stored["b"] == world.died["b"]
+    assert not world.leader.refused(world.source.machine)
+
+
+async def test_a_letter_that_its_target_never_has_room_for_holds_up_none_for_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MIN", 0.001)
+    world = World(1)
+    world.bound, world.keys = {"a"}, "a"
+    queue = world.targets.infos["a"].queue
+    limits = QueueConfig(max_length_bytes=3, overflow="reject-publish")
+    world.targets.apply(UpdateQueue(queue, limits))
+    world.count = 999
+    world.die(3)  # 999, 1000 and 1001
+    await until(lambda: world.waiting == 2)
+    world.targets.apply(Purge(queue))
+    world.count = 1
+    world.die(1)
+    await until(lambda: world.waiting == 2)
+    assert world.targets.stored["a"] == [b"999", b"1"]
+    (named,) = world.leader.refused(world.source.machine)
+    assert "max-length-bytes" in named.reason
+
+    world.targets.limit("a", None)
+    await until(lambda: not world.waiting)
+    assert world.targets.stored["a"] == [b"999", b"1", b"1000", b"1001"]
 
 
 async def test_letters_that_all_wait_are_looked_at_once_and_cost_no_command(
@@ -263,7 +365,7 @@ async def test_letters_that_all_wait_are_looked_at_once_and_cost_no_command(
     world.version += 1
     await until(lambda: not world.waiting)
 
-    assert world.targets.stored == world.died
+    assert world.targets.stored == {key: world.died[key] for key in KEYS}
 
 
 async def test_what_was_found_in_an_earlier_term_puts_nothing_off(monkeypatch: pytest.MonkeyPatch):

@@ -89,6 +89,18 @@ def test_a_calm_cluster_has_nothing():
     assert [*examine(changed(versions=None, copies={}))] == []
 
 
+def test_a_target_that_refuses_dead_letters_is_named_with_the_reason():
+    letters = {"vhost": "v", "name": "q", "count": 1_200, "target": "dead", "reason": "is full"}
+    seen = changed(copies={"default-1": {"a": {"refused_dead_letters": [letters]}}})
+
+    (finding,) = examine(seen)
+
+    assert finding.level == "problem"
+    assert finding.what == "dead letters of queue v:q wait, 1,200 in all: target v:dead is full"
+    assert finding.next.startswith("consume from dead, or raise its limit")
+    assert finding.about == ("queues", "v", "q")
+
+
 def with_waiting(**given: Any) -> Seen:
     letters = {"vhost": "v", "name": "q", "count": 2, "exchange": "dlx", "key": "k", **given}
     return changed(copies={"default-1": {"a": {"waiting_dead_letters": [letters]}}})
