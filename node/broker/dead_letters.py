@@ -27,8 +27,10 @@ send it, once that is in the log; they go in the order of their deaths.
 
 A target that refuses is asked again, less and less often. It answers in order: when it refuses one
 letter it has none of those behind. Of a letter for several targets is noted which of them have it
-when it is put off. One that was sent and has no answer yet is not put off since another target
-refuses it. One that had been sent before it was put off, and was not heard to be safe, comes twice.
+when it is put off. One that was sent goes there until there is an answer, whatever becomes of its
+route, and is not put off before. But the next leader does not know that it was sent. It puts it off
+when it has no queue just then, or the target still refuses it: one that was stored all the same, or
+that the last leader's link brings late, comes twice.
 """
 
 from __future__ import annotations
@@ -457,7 +459,7 @@ class DeadLetters:
         place = dead.index, dead.offset
         known = kept.get(place)
         sent = () if dead.put_off else self._sent_to(queue, dead.number)
-        if rules.keeps and known and known.version == rules.version:
+        if rules.keeps and known and known.version == rules.version and not sent:
             return None
         view = self._broker.machine(group).queue(queue)
         if view is None:
@@ -472,6 +474,10 @@ class DeadLetters:
                 )
             return None
         named.discard(place)
+        if sent and rules.keeps:
+            to = {target.queue for target in routed.targets}
+            others = [target for target in sent if target.queue not in to]
+            routed = replace(routed, targets=(*routed.targets, *others))
         if routed.targets or routed.safe_in or not rules.keeps:
             kept.pop(place, None)
             return routed if sent or not self._waits(queue, routed, rules) else None

@@ -296,6 +296,35 @@ async def test_a_target_that_refuses_holds_up_no_others(monkeypatch: pytest.Monk
     assert not world.leader.refused(world.source.machine)
 
 
+async def test_a_letter_of_which_no_answer_came_goes_where_it_was_sent_until_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It lost its queue meanwhile, and has it again later; others passed it."""
+    monkeypatch.setattr("node.broker.dead_letters.BACKOFF_S_MIN", 0.001)
+    world = World(1)
+    world.bound, world.keys = {"a"}, "a"
+    asked = 0
+
+    async def ask(_: GroupId, command: Enqueue) -> Outcome:
+        nonlocal asked
+        asked += 1
+        reply = world.targets.enqueue(command)
+        if asked > 1:
+            return Outcome("ok", reply)
+        world.bound, world.version = {"b"}, 1
+        return Outcome("unknown", None, None, "lost", "")
+
+    monkeypatch.setattr(world.leader, "ask", ask)
+    world.die(1)
+    world.keys = "b"
+    world.die(1)
+    await until(lambda: world.targets.stored["b"] == [b"1"])
+    world.bound, world.version = {"a", "b"}, 2
+    await until(lambda: not world.waiting)
+
+    assert world.targets.stored["a"] == [b"0"]
+
+
 async def test_a_letter_that_its_target_never_has_room_for_holds_up_none_for_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ):
