@@ -46,6 +46,8 @@ from cluster.types import (
 )
 
 Ranges = Sequence[tuple[int, int]]
+#: Numbers from and to, and the queues that have these dead letters.
+SafeIn = Sequence[tuple[int, int, Sequence[QueueId]]]
 #: (first, last, token): these positions, as they were delivered under this token.
 Deliveries = Sequence[tuple[int, int, int]]
 #: (queue, messages, bytes of all of them together).
@@ -454,7 +456,7 @@ class PutOffDeadLetters:
 
     queue: QueueId
     ranges: Ranges
-    safe_in: Sequence[tuple[int, int, Sequence[QueueId]]] = ()
+    safe_in: SafeIn = ()
 
 
 @value

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
+from cluster.machine.commands import SafeIn
 from cluster.types import QueueId
 
 Deaths = list[dict[str, Any]]
@@ -222,7 +223,7 @@ class DeadLetterOutbox:
     def wait(
         self,
         ranges: Sequence[tuple[int, int]],
-        safe_in: Sequence[tuple[int, int, Sequence[QueueId]]] = (),
+        safe_in: SafeIn = (),
     ) -> int:
         """Those that go with these numbers are put off; how many. `safe_in`: see the command."""
         going, count = list(self.batches), 0

@@ -56,6 +56,7 @@ from cluster.machine.commands import (
     Enqueue,
     PutOffDeadLetters,
     QueueConfig,
+    SafeIn,
     SendDeadLetters,
 )
 from cluster.machine.dead_letter_look import AllWait, Look, PutOff, Send
@@ -232,7 +233,7 @@ class DeadLetters:
         self._marks: dict[QueueId, _Marks] = {}
         self._refusals: dict[QueueId, dict[_Refuses, _Refusal]] = {}
         # Numbers of letters that went to some of their targets and not to all, and to which.
-        self._partly: dict[QueueId, Sequence[tuple[int, int, Sequence[QueueId]]]] = {}
+        self._partly: dict[QueueId, SafeIn] = {}
         # Of each source and target, numbers that were sent without an answer: they are sent there
         # until there is one, and not put off before.
         self._in_doubt: dict[QueueId, dict[QueueId, tuple[QueueInfo, frozenset[int]]]] = {}
@@ -805,9 +806,7 @@ class DeadLetters:
         return outcome
 
 
-def _partly(
-    numbers: Sequence[int], safe: Mapping[QueueId, int]
-) -> Sequence[tuple[int, int, Sequence[QueueId]]]:
+def _partly(numbers: Sequence[int], safe: Mapping[QueueId, int]) -> SafeIn:
     """Which targets have these letters already, by the last one that each has."""
 
     def having(number: int) -> tuple[QueueId, ...]:

@@ -73,6 +73,9 @@ FIELDS: dict[str, Any] = {
     "SessionId": texts,
     "NodeId": texts,
     "Ranges": ranges,
+    "SafeIn": st.lists(
+        st.tuples(integers, integers, st.lists(st.integers(0, 8), max_size=3)), max_size=2
+    ),
     "Deliveries": deliveries,
     "Wants": deliveries,
     "Batches": st.lists(
