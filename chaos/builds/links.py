@@ -13,7 +13,7 @@ from typing import Any
 from chaos.builds.build import Build, Change
 from cluster.types import GroupId, NodeId
 from node.links import shovels
-from node.links.federation import exchanges, queues
+from node.links.federation import arriving
 from node.links.link import Link
 from node.links.moving import AckMode, Destination, Item, Source
 from node.links.shovel_amqp import AmqpConsumer, AmqpPublisher
@@ -90,7 +90,7 @@ def _first_owner_only(_: Callable[..., bool]) -> Callable[..., bool]:
 SETTLED_TOO_SOON = Build(
     "settled-too-soon",
     "A link acknowledges what it takes before it has arrived.",
-    tuple(Change(module, "move", _settle_first) for module in (shovels, queues, exchanges)),
+    tuple(Change(module, "move", _settle_first) for module in (shovels, arriving)),
 )
 ANOTHER_IDENTITY = Build(
     "another-identity",

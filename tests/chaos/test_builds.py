@@ -100,6 +100,12 @@ def test_every_build_is_tried_here() -> None:
     assert {*FAULTS, *DISKS, *CLOCKS, *APART, *READS, *STREAMS, *LIVE_ONLY} == {*BUILDS}
 
 
+@pytest.mark.parametrize("name", sorted(LIVE_ONLY))
+def test_what_a_build_breaks_is_there(name: str) -> None:
+    with broken(name):
+        pass
+
+
 @pytest.mark.parametrize("name", drawn(FAULTS, 4))
 def test_a_broken_build_is_seen(name: str) -> None:
     _seen_and_clean_without(name, FAULTS[name])
