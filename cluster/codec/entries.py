@@ -358,7 +358,7 @@ _HANDED = {"handed": _load_handed}
 _RANGES = {"ranges": pairs}
 
 
-def _load_safe_in(packed: Any) -> tuple[tuple[int, int, tuple[QueueId, ...]], ...]:
+def _load_safe_in(packed: Any) -> commands.SafeIn:
     found = tuple([(first, last, tuple(queues)) for first, last, queues in packed])
     for first, last, queues in found:
         if not all(type(number) is int for number in (first, last, *queues)):

@@ -19,7 +19,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from cluster.machine.commands import SafeIn
+from cluster.machine.commands import Ranges, SafeIn
 from cluster.types import QueueId
 
 Deaths = list[dict[str, Any]]
@@ -220,11 +220,7 @@ class DeadLetterOutbox:
             self.count -= batch.last - batch.first + 1
         return taken
 
-    def wait(
-        self,
-        ranges: Sequence[tuple[int, int]],
-        safe_in: SafeIn = (),
-    ) -> int:
+    def wait(self, ranges: Ranges, safe_in: SafeIn = ()) -> int:
         """Those that go with these numbers are put off; how many. `safe_in`: see the command."""
         going, count = list(self.batches), 0
         picked, known = _picked(going, ranges), list[DeadLetterBatch]()
