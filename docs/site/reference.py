@@ -53,6 +53,11 @@ ERRORS: dict[str, dict[str, Any]] = {
         },
         "required": ["outcome", "code", "reason"],
     },
+    "FailedCheck": {
+        "type": "object",
+        "properties": {"status": {"const": "failed"}, "reason": TEXT},
+        "required": ["status", "reason"],
+    },
 }
 PARAMETER = re.compile(r"{(\w+)}")
 #: By handler, where its docstring does not say it to somebody who reads of the route alone.
@@ -367,6 +372,9 @@ def _responses(api: str, route: Route, answers: dict[str, Any]) -> dict[str, Any
         found["200"] = {"description": MEANS["200"], "content": {STREAMS[route.key]: {}}}
     if route.path == "/v1/connect":
         found["101"] = {"description": "From here on frames: see docs/protocol.md"}
+    if route.path.startswith("/api/health/checks/"):
+        content = {JSON: {"schema": {"$ref": "#/components/schemas/FailedCheck"}}}
+        found["503"] = {"description": MEANS["503"], "content": content}
     error = "ManagementError" if api == "management" else "Refusal"
     found["default"] = {
         "description": "It was not done, and why"
@@ -376,7 +384,13 @@ def _responses(api: str, route: Route, answers: dict[str, Any]) -> dict[str, Any
     return found
 
 
-MEANS = {"200": "Done", "201": "It is new", "204": "Done; nothing to tell", "303": "Go on there"}
+MEANS = {
+    "200": "Done",
+    "201": "It is new",
+    "204": "Done; nothing to tell",
+    "303": "Go on there",
+    "503": "It is not well, and why",
+}
 
 
 def http_page() -> str:

@@ -158,7 +158,9 @@ class Contract:
             else:
                 self._fits(f"{name}, request", content["application/json"]["schema"], sent)
         if status >= 400:
-            content = operation["responses"]["default"]["content"]["application/json"]
+            responses = operation["responses"]
+            answer = responses.get(str(status), responses["default"])
+            content = answer["content"]["application/json"]
             of_error = content["schema"]["$ref"].rpartition("/")[2]
             schemas = self._document["components"]["schemas"]
             self._fits(f"{name}, {status}", schemas[of_error], json.loads(text))
@@ -247,6 +249,8 @@ async def test_a_node_answers_as_it_says(document: dict[str, Any], tmp_path: Pat
                     continue
                 if f"GET {template}" not in STREAMS:
                     await ask("GET", path + QUERIES.get(template, ""))
+            # A check that fails.
+            await ask("GET", "/api/health/checks/port-listener/1")
             await asyncio.to_thread(connection.close)
             for path in DELETED:
                 await ask("DELETE", path)
