@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos.checker.deliveries import (
+    Delivery,
     deliveries_by_message,
-    positions,
     published,
     unflagged_again,
     whole_settles,
@@ -20,8 +20,11 @@ from chaos.checker.verdict import Checker, Verdict, judge
 from chaos.history import Op
 
 
-def dead_letters(source: str, target: str) -> Checker:
-    """A checker of two queues that were drained; nothing is published to the target itself."""
+def dead_letters(source: str, *targets: str, may_repeat: bool = False) -> Checker:
+    """A checker of queues that were drained; nothing is published to the targets themselves.
+
+    `may_repeat`: a letter may be stored twice, as one that a target refused may be.
+    """
 
     def check(ops: Sequence[Op]) -> Verdict:
         attempted: set[str] = set()
@@ -47,31 +50,34 @@ def dead_letters(source: str, target: str) -> Checker:
             if op.f == "settle" and op.value["queue"] == source
             for message in op.value["messages"]
         }
-        dead = {
-            message: seen
-            for (queue, message), seen in deliveries_by_message(ops).items()
-            if queue == target
-        }
+        dead: dict[str, list[Delivery]] = {}
+        for (queue, message), seen in deliveries_by_message(ops).items():
+            if queue in targets:
+                dead.setdefault(message, []).extend(seen)
+        copies = {message: _copies(seen) for message, seen in dead.items()}
         missing = [
             f"{message} (confirmed by op {confirmed[message]})"
             for message in confirmed
             if message not in perhaps and message not in dead
         ]
-        both = {source, target} <= drained
+        whole = {source, *targets} <= drained
         return judge(
             "dead-letters",
             {
-                "lost": missing if both else [],
+                "lost": missing if whole else [],
                 "unexpected": [
                     seen[0].describe() for message, seen in dead.items() if message not in attempted
                 ],
                 "stored twice": [
-                    f"{message} at positions {positions(seen)}"
-                    for message, seen in dead.items()
-                    if len(positions(seen)) > 1
+                    f"{message} at {', '.join(map(str, of))}"
+                    for message, of in copies.items()
+                    if len(of) > 1 and not may_repeat
                 ],
                 "duplicated without the flag": [
-                    again.describe() for seen in dead.values() for again in unflagged_again(seen)
+                    again.describe()
+                    for message, of in copies.items()
+                    for seen in (of.values() if may_repeat else [dead[message]])
+                    for again in unflagged_again(seen)
                 ],
                 "refused, yet delivered": [
                     f"refused by op {refused[message]}, yet {seen[0].describe()}"
@@ -84,8 +90,17 @@ def dead_letters(source: str, target: str) -> Checker:
                     if message in surely
                 ],
             },
-            undecided={"missing, not drained": [] if both else missing},
+            undecided={"missing, not drained": [] if whole else missing},
             reported={"confirmed": len(confirmed), "dead": len(dead)},
         )
 
     return check
+
+
+def _copies(seen: Sequence[Delivery]) -> dict[tuple[str, int], list[Delivery]]:
+    """The deliveries of one message by where it was stored, as far as that was told."""
+    found: dict[tuple[str, int], list[Delivery]] = {}
+    for each in seen:
+        if each.position is not None:
+            found.setdefault((each.queue, each.position), []).append(each)
+    return found

@@ -19,6 +19,7 @@ from chaos.simulator.features import (
     Priority,
     PurgeQueue,
     QueueExpiry,
+    Refusing,
     RejectPublish,
     Room,
 )
@@ -37,6 +38,7 @@ KINDS: Mapping[str, Callable[[Scene], Feature]] = {
     "imports": Imports,
     "room": Room,
     "groups": Groups,
+    "refusing": Refusing,
     **{name: partial(Driven, workload=name) for name in (*DRIVEN, STREAMS)},
 }
 

@@ -598,17 +598,57 @@ def key_of(message: str) -> str | None:
     return f"k{min(number % 5, number % 3)}" if number % 7 else None
 
 
-class GroupedPublisher(Publisher):
+class KeyedPublisher(Publisher):
     """Gives its messages their keys, the same whenever they are sent again."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        queue: str,
+        key_of: Callable[[str], str | None],
+        *,
+        named: bool,
+    ) -> None:
+        super().__init__(scene, name, queue, named=named)
+        self._key_of = key_of
 
     def _send(self, connection: Connection, batch: Batch) -> asyncio.Future[Any]:
         publisher, seqno = (self.name, batch.first) if self.named else (None, 0)
         metas = [
-            {"key": key_of(f"{self.name}:{batch.first + nth}")} for nth in range(len(batch.bodies))
+            {"key": self._key_of(f"{self.name}:{batch.first + nth}")}
+            for nth in range(len(batch.bodies))
         ]
         return connection.request(
             NativePublish, self.queue, publisher, seqno, batch.bodies, metas, None
         )
+
+
+def target_of(message: str) -> str:
+    """Where its dead letter goes."""
+    return "narrow" if int(message.rpartition(":")[2]) % 3 else "wide"
+
+
+class Refusing(Feature):
+    """Dead letters wait for a target that is full, and hold up none that go elsewhere."""
+
+    queues: ClassVar = {
+        "fading": {
+            **LIMITS,
+            "x-message-ttl": 50,
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-strategy": "at-least-once",
+        },
+        "narrow": {**LIMITS, "x-max-length": 5, "x-overflow": "reject-publish"},
+        "wide": LIMITS,
+    }
+    consumed = ("narrow", "wide")
+    checkers: ClassVar = {"dead-letters": dead_letters("fading", "narrow", "wide", may_repeat=True)}
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.publishers.append(KeyedPublisher(scene, "f-fading", "fading", target_of, named=True))
 
 
 class Groups(Feature):
@@ -631,7 +671,7 @@ class Groups(Feature):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         for name, named in (("f-grouped", True), ("g-grouped", False)):
-            self.publishers.append(GroupedPublisher(scene, name, "grouped", named=named))
+            self.publishers.append(KeyedPublisher(scene, name, "grouped", key_of, named=named))
         self.consumers.append(Consumer(scene, "l-grouped", "grouped"))
 
 

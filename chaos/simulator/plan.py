@@ -144,13 +144,18 @@ GROUPS = "groups"
 GROUPS_BY = (2, 3, 6, 8)
 #: Of streams, of which there are some in most runs.
 STREAMS_SHARE = 0.6
+#: Of dead letters whose target is full. None of the kept seeds draws them.
+REFUSING = "refusing"
+REFUSING_SHARE = 0.15
 #: Workloads of live chaos; by the last digit of the seed, too.
 DRIVEN_BY = (1, 5)
 DRIVEN = tuple(name for name in WORKLOADS if name != STREAMS and name not in LINKS)
 #: With one group they would show less.
 OVER_GROUPS = {ROOM, "w2-native", "w2-amqp", "w7-amqp"}
 #: Each once: the reports list them.
-ALL_FEATURES = tuple(dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, GROUPS, *DRIVEN, STREAMS)))
+ALL_FEATURES = tuple(
+    dict.fromkeys((*FEATURES, LARGE, IMPORTS, ROOM, GROUPS, REFUSING, *DRIVEN, STREAMS))
+)
 #: By the last digit of the seed.
 LATER = {1: (IMPORTS,), 4: (IMPORTS, ROOM), 5: (ROOM,), 7: (IMPORTS, ROOM)}
 
@@ -271,6 +276,9 @@ def _features(seed: int) -> tuple[str, ...]:
         later.append(STREAMS)
     if seed >= FRESH_FROM and seed % 10 in GROUPS_BY and not _mixes_releases(seed):
         later.append(GROUPS)
+    refusing = seed >= FRESH_FROM and not _mixes_releases(seed)
+    if refusing and random.Random(f"refused/{seed}").random() < REFUSING_SHARE:
+        later.append(REFUSING)
     return tuple(sorted({*drawn, *later}))
 
 

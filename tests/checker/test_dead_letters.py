@@ -77,3 +77,39 @@ def test_a_refused_message_must_not_come_out_dead() -> None:
     told.deliver("p:1", token=1, queue="dead")
 
     assert dead_letters("q", "dead")(told.ops).counts["refused, yet delivered"] == 1
+
+
+def _drained_all() -> Told:
+    told = _drained()
+    told.saw("harness", "drain", {"queue": "other"})
+    return told
+
+
+def test_a_letter_is_in_one_of_several_targets() -> None:
+    told = _drained_all()
+    told.publish(1, 3)
+    told.deliver("p:1", token=1, first=1, queue="dead")
+    told.deliver("p:2", token=2, first=1, queue="other")
+
+    assert dead_letters("q", "dead", "other")(told.ops).counts["lost"] == 1
+
+
+def test_at_the_same_position_of_two_targets_it_was_stored_twice() -> None:
+    told = _drained_all()
+    told.publish(1)
+    told.deliver("p:1", token=1, first=1, queue="dead")
+    told.deliver("p:1", token=1, first=1, queue="other")
+
+    assert dead_letters("q", "dead", "other")(told.ops).counts["stored twice"] == 1
+    assert dead_letters("q", "dead", "other", may_repeat=True)(told.ops).valid is True
+
+
+def test_of_one_copy_no_delivery_but_the_first_is_without_the_flag() -> None:
+    told = _drained_all()
+    told.publish(1)
+    told.deliver("p:1", token=1, first=1, queue="dead")
+    told.deliver("p:1", token=2, first=1, queue="dead")
+
+    verdict = dead_letters("q", "dead", "other", may_repeat=True)(told.ops)
+
+    assert verdict.counts["duplicated without the flag"] == 1

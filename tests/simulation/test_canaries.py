@@ -15,13 +15,15 @@ import pytest
 
 from chaos.simulator.plan import draw_plan
 from chaos.simulator.run import Result, Run, Status
+from cluster.groups.outcome import Outcome
 from cluster.machine.catalog import CatalogMachine
 from cluster.machine.commands import TransactionPart
 from cluster.machine.context import ApplyContext
 from cluster.machine.keyed import KeyedReady
 from cluster.machine.messages import Messages
-from cluster.machine.replies import Ok, Reply
+from cluster.machine.replies import Enqueued, Ok, Reply
 from cluster.machine.transactions import Transactions
+from node.broker.dead_letters import DeadLetters
 from node.broker.transactions import TransactionCoordinator
 
 SEEDS = range(8)
@@ -155,3 +157,19 @@ def test_an_import_that_leaves_what_came_before_its_refusal_is_found_out() -> No
     result = _unsafe("resets", in_place, features=("imports",))
 
     assert _seen(result, "imports") == {"half done", "refused, yet there"}
+
+
+def test_a_dead_letter_that_is_forgotten_when_its_target_is_full_is_found_out() -> None:
+    honest = DeadLetters._ask
+
+    async def all_taken(self: DeadLetters, *letters: Any) -> Outcome:
+        outcome = await honest(self, *letters)
+        if isinstance(outcome.reply, Enqueued):
+            return replace(outcome, reply=replace(outcome.reply, refused=()))
+        return outcome
+
+    result = _unsafe(
+        "resets", mock.patch.object(DeadLetters, "_ask", all_taken), features=("refusing",)
+    )
+
+    assert _seen(result, "dead-letters") == {"lost"}
