@@ -35,6 +35,8 @@ QUEUES: dict[str, tuple[dict[str, Any], int, int]] = {
     "payments": ({"x-single-active-consumer": True}, 100, 2),
     "mails": ({}, 50, 1),
 }
+#: A stream, messages a second, and its cursors.
+STREAM, STREAM_RATE, CURSORS = "events", 100, ("audit", "search")
 WATCHED = "orders"
 TICK_S = 0.02
 CALM_S = 1.0
@@ -69,7 +71,13 @@ class Incident:
     async def run(self) -> None:
         for name, (arguments, _, _) in QUEUES.items():
             await self._client.declare(name, arguments=arguments)
-        works: list[Coroutine[Any, Any, None]] = []
+        await self._client.declare(STREAM, type="stream")
+        for cursor in CURSORS:
+            await self._client.add_cursor(STREAM, cursor)
+        works: list[Coroutine[Any, Any, None]] = [
+            self._publish(STREAM, STREAM_RATE),
+            *(self._read(cursor) for cursor in CURSORS),
+        ]
         for name, (_, rate, consumers) in QUEUES.items():
             works.append(self._publish(name, rate))
             works += [self._consume(name) for _ in range(consumers)]
@@ -135,7 +143,10 @@ class Incident:
         while True:
             with suppress(QuorateError):
                 await self._client.publish_many(
-                    queue, numbered.bodies(run, sent, count, 100), timeout=WHOLE_S_MAX
+                    queue,
+                    numbered.bodies(run, sent, count, 100),
+                    meta={"key": queue},  # the subject of a stream is its name
+                    timeout=WHOLE_S_MAX,
                 )
             sent += count
             await asyncio.sleep(TICK_S)
@@ -147,6 +158,13 @@ class Incident:
                     async with client.consume(queue, credit=100) as consumer:
                         async for batch in consumer.batches():
                             await batch.settle()
+
+    async def _read(self, cursor: str) -> None:
+        async with quorate.connect(self._cluster.urls, name=f"{STREAM} {cursor}") as client:
+            while True:
+                with suppress(QuorateError):
+                    async for message in client.read(STREAM, cursor=cursor):
+                        await message.settle()
 
 
 async def suffer(folder: Path, console: Console) -> list[Strike]:
@@ -186,7 +204,9 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(highlight=False)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    console.print("three nodes, three queues, a leader is killed, a follower stands still:")
+    console.print(
+        "three nodes, three queues and a stream; a leader is killed, a follower stands still:"
+    )
     strikes = asyncio.run(suffer(folder / "nodes", console))
     report = folder / "report"
     status = run_command(["postmortem", str(folder / "nodes"), "--out", str(report)])
