@@ -46,6 +46,14 @@ def n2_an_empty_body_is_an_empty_object(js: Visit) -> None:
         assert js.got(f"CONSUMER.NAMES.{stream}", body)["consumers"] == []
 
 
+def n2_a_consumer_request_names_its_stream(js: Visit) -> None:
+    """In the subject and in the body."""
+    stream = js.stream()
+    for body in ({}, {"config": {}}, {"stream_name": "other", "config": {}}):
+        js.refused(f"CONSUMER.CREATE.{stream}", body, 10056)
+        js.refused(f"CONSUMER.CREATE.{stream}.c", body, 10056)
+
+
 def n2_unknown_fields(js: Visit) -> None:
     """They are passed over."""
     name = js.name()

@@ -58,6 +58,7 @@ def n2_stream_subjects_that_cannot_be(js: Visit) -> None:
             "twice": (10052, {"subjects": [name, name]}),
             "of the API": (10052, {"subjects": ["$JS.API.>"]}),
             "of the system": (10052, {"subjects": ["$SYS.>"]}),
+            "all, in 3 replicas": (10052, {"subjects": [">"], "no_ack": True, "num_replicas": 3}),
         },
     )
 

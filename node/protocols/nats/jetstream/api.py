@@ -850,8 +850,7 @@ class Api:
 
     async def _create_consumer(self, served: Served) -> Json:
         given, call = served.given, served.call
-        named = fields.text(given, "stream_name")
-        if named and named != call.stream:
+        if fields.text(given, "stream_name") != call.stream:
             raise known(10056)
         wanted = fields.part(given, "config") or {}
         action = fields.text(given, "action")

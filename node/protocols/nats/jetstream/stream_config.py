@@ -225,6 +225,8 @@ def _subjects(given: Mapping[str, Any], name: str) -> list[str]:
         if is_own and not subject.startswith(_EVENTS) and not fields.flag(given, "no_ack"):
             reason = f"{subject.decode()} overlaps with the server's own: that requires no_ack"
             raise invalid_stream(reason)
+        if subject == b">" and fields.number(given, "num_replicas") > 1:
+            raise invalid_stream("a stream of all subjects has one replica")
     for at, subject in enumerate(encoded):
         if any(overlap(subject, other) for other in encoded[:at]):
             raise invalid_stream(f"{subject.decode()} overlaps with another subject of the stream")
