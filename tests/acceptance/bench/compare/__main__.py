@@ -80,22 +80,29 @@ class Comparison:
         self.console.print(text, highlight=False, style="yellow")
 
     async def phase(self, place: str, folder: Path, makers: Makers) -> None:
-        """All rows of a place: a round of each row at each broker, then the next round."""
+        """All rows of a place: a round of each row at each broker, then the next round. Each round
+        begins with new nodes: what one left, as thousands of queues or streams, would cost the
+        others CPU.
+        """
         rows = [row for row in self.rows if row.place == place]
         needed = {broker for row in rows for broker in row.runs}
-        brokers = {name: make(folder / name) for name, make in makers.items() if name in needed}
-        try:
-            for broker in brokers.values():
-                self.console.print(f"starting three nodes of {TITLES[broker.name]} on {place}")
-                await broker.start()
-            for number in range(self.rounds):
+        for number in range(self.rounds):
+            brokers = {
+                name: make(folder / str(number) / name)
+                for name, make in makers.items()
+                if name in needed
+            }
+            try:
+                for broker in brokers.values():
+                    self.console.print(f"starting three nodes of {TITLES[broker.name]} on {place}")
+                    await broker.start()
                 for row in rows:
                     await self._round(row, number, brokers)
-            for row in rows if self.traced else ():
-                if row.name in self.table.synced:
-                    await self._count_fsyncs(row, brokers)
-        finally:
-            await stop_all(list(brokers.values()))
+                for row in rows if self.traced and number == self.rounds - 1 else ():
+                    if row.name in self.table.synced:
+                        await self._count_fsyncs(row, brokers)
+            finally:
+                await stop_all(list(brokers.values()))
 
     async def _round(self, row: Row, number: int, brokers: dict[str, Contender]) -> None:
         names = [name for name in row.runs if name in brokers]
