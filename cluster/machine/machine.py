@@ -329,6 +329,11 @@ class QueueMachine:
             return Refused(
                 NOT_EMPTY, f"queue {queue.name} holds {waiting} messages: purge it first"
             )
+        if command.if_empty and queue.dead_letters(1, None) and context.version >= ASKS_ALL_SINCE:
+            return Refused(
+                NOT_EMPTY,
+                f"dead letters of queue {queue.name} wait for where they go: try again",
+            )
         if command.if_empty and any(queue.reserved) and context.version >= ASKS_ALL_SINCE:
             return Refused(
                 NOT_EMPTY, f"a transaction is about to publish to queue {queue.name}: try again"

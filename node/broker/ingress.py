@@ -194,8 +194,17 @@ class Ingress:
         """Returns when it is not in doubt what time it is."""
         await self._cluster.time.settled()
 
-    def route(self, access: Access, exchange: str, key: str, properties: bytes) -> Route | None:
-        """None: there is no such exchange, as far as this node knows."""
+    def route(
+        self,
+        access: Access,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        attrs: Attrs | None = None,
+    ) -> Route | None:
+        """None: there is no such exchange, as far as this node knows. `attrs`: of the message, as
+        `interpret` says.
+        """
         vhost = access.vhost
 
         def headers() -> Any:
@@ -207,7 +216,9 @@ class Ingress:
         copies: Sequence[str] = ()
         if b"CC" in properties:
             copies = _carbon_copies(headers())
-        route = self.router.route(vhost, exchange, key, headers, property_of, copies)
+        route = self.router.route(
+            vhost, exchange, key, headers, property_of, copies, otherwise=_once_of(attrs)
+        )
         if route is None:
             return None
         if route.exchange.internal:
@@ -276,9 +287,8 @@ class Ingress:
         """What comes again with the same de-duplication id goes to the same one."""
         if type(meta) is not dict:  # from a client it is that, or nothing that counts here
             meta = None
-        once = cast("Attrs", attrs).get(ATTR_DEDUP_ID) if type(attrs) is dict else None
-        otherwise = once if type(once) is str else None
-        return self.router.shard(info, routing_key_of(meta), lambda: headers_of(meta), otherwise)
+        key, otherwise = routing_key_of(meta), _once_of(attrs)
+        return self.router.shard(info, key, lambda: headers_of(meta), otherwise)
 
     def spread(
         self,
@@ -411,6 +421,14 @@ def _each(said: Any, count: int) -> Sequence[Any]:
         return [said] * count
     values = cast("list[Any]", said)
     return values if len(values) == count else [None] * count
+
+
+def _once_of(attrs: Any) -> str | None:
+    """What comes again under the same id goes to the same shard of a queue that is split, where it
+    is known.
+    """
+    once = cast("Attrs", attrs).get(ATTR_DEDUP_ID) if type(attrs) is dict else None
+    return once if type(once) is str else None
 
 
 def _of_places(each: Any, places: Sequence[int]) -> Any:

@@ -77,10 +77,10 @@ async def _publish(call: Call, exchange: str, key: str, payload: bytes, properti
     attrs, given = await ingress.interpret_in_time(access, given)
     if exchange == "" and key.startswith(PREFIX):
         return _reply(call, key, where, given, attrs, payload)
-    route = ingress.route(access, exchange, key, given)
+    route = ingress.route(access, exchange, key, given, attrs)
     if ingress.in_doubt(exchange, route):
         await call.catch_up()
-        route = ingress.route(access, exchange, key, given)
+        route = ingress.route(access, exchange, key, given, attrs)
     if route is None:
         raise not_found()
     if route.queues:

@@ -88,10 +88,12 @@ class Router:
         copies: Sequence[str] = (),
         *,
         steady: bool = False,
+        otherwise: str | None = None,
     ) -> Route | None:
         """None: there is no such exchange. Headers and properties are asked for only when an
         exchange on the way decides by them. `copies`: more keys of the message. `steady`: it may be
-        routed again, and is not to get to another shard of a queue then.
+        routed again, and is not to get to another shard of a queue then. `otherwise`: as of
+        `shard`.
         """
         version = self._catalog.routing_version(vhost)
         known = self._vhosts.get(vhost)
@@ -106,7 +108,7 @@ class Router:
         message = RoutedMessage(key, headers, property_of)
         queues = tuple(self._walk(known, info, message, copies))
         if split := self._split(known, vhost):
-            queues = tuple([self._shard(split, each, message, steady) for each in queues])
+            queues = tuple([self._shard(split, each, message, steady, otherwise) for each in queues])
         by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
         route = Route(info, queues, message.by_chance, by_topic, beyond_key)
         if not beyond_key and not copies:

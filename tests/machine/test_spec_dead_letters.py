@@ -290,6 +290,16 @@ def with_letters(count: int) -> Told:
     return q
 
 
+def test_from_version_5_on_a_queue_whose_letters_wait_is_not_empty():
+    q = told('queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:t5", "at 5")
+    assert q.says("delete q if-empty")[0].startswith("ok")
+
+    q = with_letters(1)
+    assert q.says("delete q if-empty") == ["refused not_empty"]
+    q("moved q 1")
+    assert q.says("delete q if-empty")[0].startswith("ok")
+
+
 def test_letters_that_are_put_off_let_others_pass_and_go_under_new_numbers():
     q = with_letters(4)
 

@@ -103,7 +103,7 @@ class Downstream:
         attrs, properties = await ingress.interpret_in_time(access, properties)
         while self._held_back(vhost):  # noqa: ASYNC110 - alarms have listeners, but quotas none
             await asyncio.sleep(RETRY_S)
-        queues = await self._queues(access, exchange, key, properties)
+        queues = await self._queues(access, exchange, key, properties, attrs)
         properties = shown(properties)
         meta = where_of(exchange, key) + properties
         stored = [
@@ -115,7 +115,7 @@ class Downstream:
         await asyncio.gather(*stored)
 
     async def _queues(
-        self, access: Access, exchange: str, key: str, properties: bytes
+        self, access: Access, exchange: str, key: str, properties: bytes, attrs: Attrs | None
     ) -> Sequence[QueueInfo]:
         if not exchange:  # its headers may name more queues, of where it was published
             info = self._cluster.catalog_machine.queue(access.vhost, key)
@@ -123,11 +123,11 @@ class Downstream:
                 raise ConnectionError(f"queue '{key}' in vhost '{access.vhost}' is gone")
             return [info]
         ingress = self._broker.ingress
-        route = ingress.route(access, exchange, key, properties)
+        route = ingress.route(access, exchange, key, properties, attrs)
         if ingress.in_doubt(exchange, route):
             if not await self._broker.catch_up():
                 raise ConnectionError("this node is cut off from the others")
-            route = ingress.route(access, exchange, key, properties)
+            route = ingress.route(access, exchange, key, properties, attrs)
         if route is None:
             raise ConnectionError(f"exchange '{exchange}' in vhost '{access.vhost}' is gone")
         return route.queues

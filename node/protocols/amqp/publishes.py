@@ -369,7 +369,7 @@ class Publishes:
             check_reply(attrs)
             self._reply(run, key)
             return True
-        route = self._ingress.route(access, exchange, key, properties)
+        route = self._ingress.route(access, exchange, key, properties, attrs)
         careful = self.confirms is not None or self.transaction is not None or run.mandatory
         if not up_to_date and self._ingress.in_doubt(exchange, route, careful=careful):
             return False
@@ -413,7 +413,7 @@ class Publishes:
         """One by one: where a message goes is chosen by chance."""
         exchange, key = exchange_and_key(run.where)
         for body in run.bodies:
-            route = self._ingress.route(self._host.access, exchange, key, run.properties)
+            route = self._ingress.route(self._host.access, exchange, key, run.properties, attrs)
             assert route is not None, "nothing changes in between"
             self._routed(run._replace(bodies=[body]), route, attrs)
 

@@ -153,11 +153,11 @@ class Exchanges:
             properties = _properties(meta)
             asked, properties = await ingress.interpret_in_time(access, properties)
             attrs: Attrs = {**(asked or {}), **cast("Attrs", own or {})}
-            route = ingress.route(access, frame.exchange, frame.key, properties)
+            route = ingress.route(access, frame.exchange, frame.key, properties, attrs)
             if not fresh and ingress.in_doubt(frame.exchange, route):
                 await self._broker.catch_up()
                 fresh = True
-                route = ingress.route(access, frame.exchange, frame.key, properties)
+                route = ingress.route(access, frame.exchange, frame.key, properties, attrs)
             if route is None:
                 raise Refused(
                     NO_EXCHANGE,

@@ -113,6 +113,31 @@ def in_order_of_keys(numbers: list[int]) -> bool:
     return all(each == sorted(each) for each in by_key.values())
 
 
+async def test_what_comes_again_under_an_id_is_stored_once_whatever_its_way(nodes: Nodes):
+    """As from a shovel, which publishes to the queue by its name: it has no key then."""
+    api = api_of(nodes.one)
+    async with channel_at(nodes.nodes["n2"]) as channel, quorate.connect(api.url) as client:
+        await declared(channel)
+        await split(api)
+        for _ in range(2):
+            for number in range(20):
+                headers = {"x-once-id": f"amqp {number}"}
+                message = aio_pika.Message(b"%d" % number, headers=headers)
+                await channel.default_exchange.publish(message, routing_key="jobs")
+                body = {
+                    "properties": {"headers": {"x-once-id": f"http {number}"}},
+                    "routing_key": "jobs",
+                    "payload": "x",
+                    "payload_encoding": "string",
+                }
+                await api.post("exchanges/%2F/amq.default/publish", **body)
+                headers = {"x-once-id": f"native {number}"}
+                await client.publish_to("", b"x", key="jobs", headers=headers)
+        held = await lengths(api)
+        assert sum(held.values()) == 60
+        assert all(held[name] for name in NAMES)
+
+
 async def test_publishers_and_consumers_use_one_name_and_keys_keep_their_order(nodes: Nodes):
     api = api_of(nodes.one)
     async with channel_at(nodes.nodes["n2"]) as channel, channel_at(nodes.nodes["n3"]) as other:

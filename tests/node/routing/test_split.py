@@ -48,6 +48,18 @@ def test_all_messages_of_a_key_go_to_one_shard_and_keys_are_spread():
     assert min(counts.values()) > 50
 
 
+def test_what_may_come_again_under_an_id_goes_to_the_shard_of_the_id():
+    router = Router(catalog())
+
+    def shard(once: str) -> str:
+        route = router.route(VHOST, "", "q", no_headers, otherwise=once)
+        assert route is not None
+        return route.queues[0].name
+
+    assert all(shard(str(number)) == shard(str(number)) for number in range(60))
+    assert {shard(str(number)) for number in range(60)} == set(SHARDS)
+
+
 def test_what_comes_under_its_own_name_goes_to_any_unless_it_may_come_again():
     router = Router(catalog())
     route = router.route(VHOST, "", "q", no_headers)
