@@ -24,6 +24,8 @@ new machine version on.
 |         |         | and hold for what was delivered; clients' own markers have none; |
 |         |         | a delay holds also for what waits already, |
 |         |         | of which each -NAK is told; |
+|         |         | by interest what a consumer was delivered too often stays; |
+|         |         | a rollup is taken where its subject is full; |
 |         |         | they wait for the sequence with which they begin; |
 |         |         | parameters say who put them |
 |         |         | of users: nkeys; of queues: messages are withdrawn, retimed, |
@@ -76,6 +78,12 @@ MOVES_SINCE: Final = 5
 
 #: From when on a consumer of a stream may begin at a sequence that is yet to come.
 AHEAD_SINCE: Final = 5
+
+#: From when on a stream by interest keeps what a consumer was delivered too often.
+EXHAUSTED_STAY_SINCE: Final = 5
+
+#: From when on a rollup is taken where its subject has as many messages as it may have.
+ROLLUPS_FIT_SINCE: Final = 5
 
 #: From when on a stream knows which of its clients' messages are markers.
 MARKERS_SINCE: Final = 5

@@ -64,7 +64,12 @@ from cluster.machine.stream.subjects import matcher
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
 from cluster.machine.uploads import NONE_LARGE, Large, Uploads
-from cluster.machine.versions import ASKS_ALL_SINCE, CARRIED_SINCE, MARKERS_SINCE
+from cluster.machine.versions import (
+    ASKS_ALL_SINCE,
+    CARRIED_SINCE,
+    MARKERS_SINCE,
+    ROLLUPS_FIT_SINCE,
+)
 from cluster.types import BodyRef
 
 _ROOM_MESSAGES: Final = (errors.NO_ROOM, 0)
@@ -556,7 +561,8 @@ class Appending:
             most = settings.bytes_max
             if carried and most is not None and size + len(subject) > most:
                 return errors.MESSAGE_TOO_LARGE, last  # there will never be room
-            return self.lacks_room(subject, size, ahead)
+            rolls_up = self.rolls_up(context, asked)
+            return self.lacks_room(subject, size, ahead, rolls_up=rolls_up)
         return None
 
     def _has_to(self, context: ApplyContext) -> bool:
@@ -620,7 +626,14 @@ class Appending:
                 pass
         return errors.NO_SUCH_SCHEDULE
 
-    def lacks_room(self, subject: bytes, size: int, ahead: _Ahead | None) -> Answer | None:
+    @staticmethod
+    def rolls_up(context: ApplyContext, asked: Asked) -> bool:
+        """It makes room of its subject itself. Before version 5 that was not seen."""
+        return bool(asked.get(ASKED_ROLLUP)) and context.version >= ROLLUPS_FIT_SINCE
+
+    def lacks_room(
+        self, subject: bytes, size: int, ahead: _Ahead | None, *, rolls_up: bool
+    ) -> Answer | None:
         settings, retained = self.settings, self.retained
         subjects = retained.subjects
         size += len(subject)
@@ -633,7 +646,7 @@ class Appending:
             held += ahead.count
             size += ahead.size
         is_full = most is not None and of_subject >= most
-        if is_full and settings.discard_new_per_subject:
+        if is_full and settings.discard_new_per_subject and not rolls_up:
             return _ROOM_SUBJECT
         count_max, bytes_max = settings.messages_max, settings.bytes_max
         # A message that takes the place of another of its subject needs no room of its own; for an

@@ -153,6 +153,15 @@ class StreamConsumer:
                 if each.due_ms and (most is None or each.deliveries < most):
                     self.wait_again(first, last, each)
 
+    def take_exceeding(self) -> list[tuple[int, int, Held]]:
+        """What waits, and was delivered as often as it may be by now: it waits no more."""
+        most = self.settings.deliveries_max
+        if most is None or self.settings.ack_policy == "none":
+            return []
+        found = [each for each in self.held if not each[2].due_ms and each[2].deliveries >= most]
+        self._wait_no_more([(first, last) for first, last, _ in found])
+        return found
+
     # --- what it may have -------------------------------------------------------------------------
 
     @property
@@ -168,12 +177,18 @@ class StreamConsumer:
         """Something could be handed out now."""
         return not self.paused and (bool(self.again) or (self.pending > 0 and self.room > 0))
 
-    def wants(self, subject_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of these messages of one subject it has yet to get or to acknowledge."""
+    def wants(
+        self, subject_id: int, first: int, last: int, *, exhausted: bool
+    ) -> list[tuple[int, int]]:
+        """Which of these messages of one subject it has yet to get or to acknowledge. `exhausted`:
+        also those that it was delivered too often.
+        """
         if not self.filter.means(subject_id):
             return []
         found = [(start, end) for start, end, _ in self.held.pieces(first, last)]
         found += [(start, end) for start, end, _ in self.picked.pieces(first, last)]
+        if exhausted:
+            found += [(start, end) for start, end, _ in self.exhausted.pieces(first, last)]
         if self.settings.ack_policy == "none":
             rows = self.perhaps_unsent
             found += [

@@ -160,7 +160,8 @@ class Following:
         if settings.message_bytes_max is not None and size > settings.message_bytes_max:
             return errors.MESSAGE_TOO_LARGE, 0
         if settings.discard_new and not context.decided:
-            return appending.lacks_room(subject, size, None)
+            rolls_up = appending.rolls_up(context, asked)
+            return appending.lacks_room(subject, size, None, rolls_up=rolls_up)
         return None
 
     # --- snapshots --------------------------------------------------------------------------------

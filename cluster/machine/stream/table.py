@@ -50,7 +50,13 @@ from cluster.machine.stream.settings import (
 )
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.timetable import Deadline
-from cluster.machine.versions import AHEAD_SINCE, FOLLOWS_SINCE, MOVES_SINCE, SENT_SINCE
+from cluster.machine.versions import (
+    AHEAD_SINCE,
+    EXHAUSTED_STAY_SINCE,
+    FOLLOWS_SINCE,
+    MOVES_SINCE,
+    SENT_SINCE,
+)
 from cluster.types import ConsumerKey
 
 CONSUMERS_MAX: Final = 65_536
@@ -173,6 +179,8 @@ class ConsumerTable:
         consumer.set_config(config)
         if context.version >= FOLLOWS_SINCE:
             consumer.follow(before)
+            for first, last, held in consumer.take_exceeding():
+                self._again(context, consumer, first, last, held)
         consumer.paused = consumer.settings.pause_until_ms > context.now_ms
         if consumer.settings.filters != before.filters:
             was = consumer.filter
@@ -391,10 +399,11 @@ class ConsumerTable:
 
     def _unwanted(self, subject_id: int, first: int, last: int) -> list[tuple[int, int]]:
         left = [(first, last)]
+        exhausted = self._identity.version >= EXHAUSTED_STAY_SINCE
         for consumer in self.by_name.values():
             if not left:
                 break
-            for start, end in consumer.wants(subject_id, first, last):
+            for start, end in consumer.wants(subject_id, first, last, exhausted=exhausted):
                 left = [part for each in left for part in without(each, start, end)]
         return left
 

@@ -273,7 +273,7 @@ class Model:
             same = self.of(subject)
             alike = len(same) + subjects.count(subject)
             full = s.subject_messages_max is not None and alike >= s.subject_messages_max
-            if full and s.discard_new_per_subject:
+            if full and s.discard_new_per_subject and ASKED_ROLLUP not in asked:
                 return errors.NO_ROOM, 2
             replaces = full and batch is None
             held = len(self.messages) + len(before)
@@ -339,6 +339,11 @@ class Model:
                 if each.due_ms:
                     wait_ms = (before.backoff_ms, before.ack_wait_ms)
                     each.due_ms += known.wait_ms(each.count) - wait_of(*wait_ms, each.count)
+            most = known.settings.deliveries_max if before.ack_policy != "none" else None
+            for at in [*known.again]:
+                if most is not None and known.held[at].count >= most:
+                    known.again.remove(at)
+                    self.wait_again(known, at)
             if before.filters != settings.filters:
                 self.let_go()
             return 0
@@ -383,6 +388,7 @@ class Model:
         subject = self.messages[sequence].subject
         for each in self.consumers.values():
             waits = sequence >= each.cursor or sequence in each.picked or sequence in each.held
+            waits |= sequence in each.exhausted
             if each.settings.ack_policy == "none":
                 waits |= any(at == sequence for at, _, _ in each.perhaps_unsent)
             if each.means(subject) and waits:

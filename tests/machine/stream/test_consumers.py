@@ -482,6 +482,31 @@ def test_what_was_delivered_too_often_stays_and_may_still_be_acknowledged():
     assert s.held() == {2: "a"}
 
 
+def test_fewer_deliveries_hold_also_for_what_waits_already():
+    s = Streams()
+    s.stored("a", "b")
+    s.consumer(max_deliver=5)
+    assert s.fetch() == [1, 2]
+    s.ack(again=[(1, -1)])
+    assert s.fetch() == [1]
+    s.ack(again=[(2, -1), (1, -1)])
+    s.consumer(max_deliver=2)
+    assert s.advisories == [("max_deliver", 1, 2)]
+    assert s.fetch() == [2]
+    assert s.of().info().redelivered == 2
+    assert s.ack(1) == 1, "a late acknowledgement counts"
+
+
+def test_before_version_5_what_waited_was_delivered_once_more():
+    s = Streams(version=4)
+    s.stored("a")
+    s.consumer(max_deliver=5)
+    s.fetch()
+    s.ack(again=[(1, -1)])
+    s.consumer(max_deliver=1)
+    assert s.fetch() == [1]
+
+
 def test_what_is_refused_for_good_does_not_come_again():
     s = Streams()
     s.stored("a", "a")
@@ -541,6 +566,46 @@ def test_by_interest_each_goes_when_all_who_want_it_have_it():
     s.drop("c")
     assert s.held() == {4: "a"}
     s.drop("a")
+    assert s.held() == {}
+
+
+def test_by_interest_what_was_delivered_too_often_stays_too():
+    s = Streams(retention="interest")
+    s.consumer("c", max_deliver=1, ack_wait=100 * MS)
+    s.consumer("d", ack_wait=500 * MS)
+    s.consumer("e", filter_subject="b")
+    s.stored("a")
+    s.fetch(name="c")
+    s.fetch(name="d")
+    s.at(100)
+    s.ack(1, name="d")
+    s.drop("e")
+    assert s.held() == {1: "a"}
+
+    assert s.ack(1, name="c") == 1, "a late acknowledgement counts"
+    assert s.held() == {}
+
+
+def test_by_interest_it_goes_when_its_consumer_does():
+    s = Streams(retention="interest")
+    s.consumer(max_deliver=1)
+    s.stored("a")
+    s.fetch()
+    s.ack(again=[(1, -1)])
+    assert s.held() == {1: "a"}
+    s.drop()
+    assert s.held() == {}
+
+
+def test_before_version_5_it_went_when_all_others_had_it():
+    s = Streams(version=4, retention="interest")
+    s.consumer("c", max_deliver=1)
+    s.consumer("d")
+    s.stored("a")
+    s.fetch(name="c")
+    s.fetch(name="d")
+    s.ack(again=[(1, -1)], name="c")
+    s.ack(1, name="d")
     assert s.held() == {}
 
 

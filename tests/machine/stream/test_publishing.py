@@ -289,6 +289,31 @@ def test_who_takes_the_place_of_another_of_its_subject_needs_no_room():
     assert s.held() == {2: "b", 3: "a"}
 
 
+def test_a_rollup_of_its_subject_is_taken_where_a_new_message_is_not():
+    s = Streams(
+        discard="new", discard_new_per_subject=True, max_msgs_per_subject=1, allow_rollup_hdrs=True
+    )
+    s.stored("a", "b")
+
+    assert s.answers("a") == {0: [errors.NO_ROOM, 2]}
+    assert s.stored("a", asked={ASKED_ROLLUP: "sub"}) == 3
+    assert s.held() == {2: "b", 3: "a"}
+    assert s.stored("b", asked={ASKED_ROLLUP: "all"}) == 4
+    assert s.held() == {4: "b"}
+
+
+def test_before_version_5_a_rollup_was_refused_as_any_message():
+    s = Streams(
+        version=4,
+        discard="new",
+        discard_new_per_subject=True,
+        max_msgs_per_subject=1,
+        allow_rollup_hdrs=True,
+    )
+    s.stored("a")
+    assert s.answers("a", asked={ASKED_ROLLUP: "sub"}) == {0: [errors.NO_ROOM, 2]}
+
+
 def test_a_message_that_is_too_large_is_refused():
     s = Streams(max_msg_size=4)
 

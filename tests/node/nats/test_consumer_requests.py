@@ -94,6 +94,26 @@ async def test_who_pauses_or_resets_it_changes_nothing_else(client: Client, verb
     assert (await config(client))["description"] == "new"
 
 
+async def test_who_creates_a_paused_one_again_does_not_resume_it(client: Client):
+    """Applications do so whenever they start; to pause and to resume is its operator's."""
+    until = "2100-01-01T00:00:00Z"
+    await both(client, ("CONSUMER.PAUSE.S.c", {"pause_until": until}))
+    for request in (
+        made(),
+        made("create"),
+        made("update", description="new"),
+        made(description="newer", pause_until="2200-01-01T00:00:00Z"),
+    ):
+        (found,) = await both(client, request)
+        assert (found.get("paused"), found["config"].get("pause_until")) == (True, until)
+    assert found["config"]["description"] == "newer"
+
+    await both(client, ("CONSUMER.PAUSE.S.c", {}))
+    (found,) = await both(client, made(pause_until=until))
+    assert "paused" not in found
+    assert "pause_until" not in found["config"]
+
+
 async def test_who_resets_it_to_what_was_acknowledged_passes_over_what_is_being(client: Client):
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox)

@@ -890,6 +890,7 @@ class Api:
                 raise known(10026)
             action = "create"
         else:
+            config = consumer_config.paused_as(existing.config, config)
             if action == "create" and consumer_config.shown(existing.config) != (
                 consumer_config.shown(config)
             ):

@@ -46,6 +46,8 @@ _POLICIES: Final = {
 }
 #: Ours, and not shown.
 _OWN: Final = ("opt_start_ms", "pause_until_ms")
+#: Until when a consumer is paused.
+_PAUSE: Final = ("pause_until", "pause_until_ms")
 #: May be changed while the consumer is at work.
 _EDITABLE: Final = frozenset(
     {
@@ -364,6 +366,14 @@ def changed(old: Mapping[str, Any], new: Config) -> Config:
     if bool(old.get("deliver_subject")) != bool(new.get("deliver_subject")):
         raise ApiError(500, 10012, "can not update a pull consumer to a push one, or back")
     return new
+
+
+def paused_as(known: Mapping[str, Any], config: Config) -> Config:
+    """Who creates or changes one that there is neither pauses nor resumes it: only `CONSUMER.PAUSE`
+    does, since applications create theirs whenever they start.
+    """
+    kept = {name: known[name] for name in _PAUSE if name in known}
+    return {name: value for name, value in config.items() if name not in _PAUSE} | kept
 
 
 def check_workqueue(config: Config, others: Mapping[str, Mapping[str, Any]]) -> None:
