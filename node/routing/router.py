@@ -108,7 +108,9 @@ class Router:
         message = RoutedMessage(key, headers, property_of)
         queues = tuple(self._walk(known, info, message, copies))
         if split := self._split(known, vhost):
-            queues = tuple([self._shard(split, each, message, steady, otherwise) for each in queues])
+            queues = tuple(
+                [self._shard(split, each, message, steady, otherwise) for each in queues]
+            )
         by_topic, beyond_key = info.routes_as == "topic", message.beyond_key
         route = Route(info, queues, message.by_chance, by_topic, beyond_key)
         if not beyond_key and not copies:

@@ -291,7 +291,9 @@ def with_letters(count: int) -> Told:
 
 
 def test_from_version_5_on_a_queue_whose_letters_wait_is_not_empty():
-    q = told('queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:t5", "at 5")
+    q = told(
+        'queue q dead_letter_exchange="" dead_letter_routing_key=far', "publish q 1:t5", "at 5"
+    )
     assert q.says("delete q if-empty")[0].startswith("ok")
 
     q = with_letters(1)
