@@ -51,7 +51,7 @@ class FakeChannel:
     def _publish(self, info: QueueInfo, *_: Any) -> None:
         self.published.append(info)
 
-    def _route(self, *_: Any) -> Route:
+    def _route(self, *_: Any, **_more: Any) -> Route:
         exchange = ExchangeInfo("/", "", "direct", True, False, False, {})
         return Route(exchange, (QUEUE,) if self.looks == 3 else ())
 

@@ -243,9 +243,9 @@ async def test_a_read_is_routed_once_for_each_key(monkeypatch: pytest.MonkeyPatc
     asked: list[str] = []
     route = channel.ingress.router.route
 
-    def counted(vhost: str, exchange: str, key: str, *rest: Any) -> Any:
+    def counted(vhost: str, exchange: str, key: str, *rest: Any, **more: Any) -> Any:
         asked.append(key)
-        return route(vhost, exchange, key, *rest)
+        return route(vhost, exchange, key, *rest, **more)
 
     monkeypatch.setattr(channel.ingress.router, "route", counted)
     messages = [
