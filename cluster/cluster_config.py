@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from cluster.agreed_time import CLOCK_CONFIRM_MS, CLOCK_OFFSET_MS_MAX
 from cluster.groups.group_options import GroupOptions
 from cluster.groups.local_group import TRANSIENT_BYTES_MAX
+from cluster.groups.pacing import HOLD_MS_MAX
 from cluster.groups.snapshotting import SNAPSHOT_BYTES, SNAPSHOT_ENTRIES
 from cluster.log import LogOptions
 from cluster.machine import QueueMachine
@@ -43,6 +44,7 @@ class ClusterConfig:
     log: LogOptions = field(default_factory=LogOptions)
     snapshot_entries: int = SNAPSHOT_ENTRIES
     snapshot_bytes: int = SNAPSHOT_BYTES
+    confirm_hold_ms_max: int = HOLD_MS_MAX
     transient_bytes_max: int = TRANSIENT_BYTES_MAX
     #: How often it looks whether its groups agree with the catalog, tells the others what it leads,
     #: and cleans its log.
@@ -73,4 +75,5 @@ class ClusterConfig:
             heartbeat_ms=self.heartbeat_ms,
             snapshot_entries=self.snapshot_entries,
             snapshot_bytes=self.snapshot_bytes,
+            confirm_hold_ms_max=self.confirm_hold_ms_max,
         )

@@ -109,6 +109,7 @@ class ClusterNode:
             self.peers,
             clock,
             bytes_max=config.transient_bytes_max,
+            confirm_hold_ms_max=config.confirm_hold_ms_max,
             agreed_time=self.time,
         )
         self.catalog_read_index = CatalogReadIndex(

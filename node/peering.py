@@ -29,6 +29,7 @@ def cluster_config(settings: Settings, addresses: dict[str, str]) -> ClusterConf
         election_min_ms=raft.election_ms_min,
         election_max_ms=raft.election_ms_max,
         heartbeat_ms=raft.heartbeat_ms,
+        confirm_hold_ms_max=settings.limits.confirm_hold_ms_max,
         clock_offset_ms_max=raft.clock_offset_ms_max,
         clock_confirm_ms=raft.clock_confirm_ms,
         addresses=addresses,

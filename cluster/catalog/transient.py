@@ -25,6 +25,7 @@ class TransientGroups:
         clock: Clock,
         *,
         bytes_max: int,
+        confirm_hold_ms_max: int,
         agreed_time: AgreedTime,
     ) -> None:
         self.own: LocalGroup | None = None  # once this start of the node is registered
@@ -33,6 +34,7 @@ class TransientGroups:
         self._peers = peers
         self._clock = clock
         self._bytes_max = bytes_max
+        self._confirm_hold_ms_max = confirm_hold_ms_max
         self._agreed_time = agreed_time
         self._nodes: dict[GroupId, NodeId] = {}  # a node keeps its number for ever
 
@@ -48,6 +50,7 @@ class TransientGroups:
             self._node,
             clock=self._clock,
             bytes_max=self._bytes_max,
+            confirm_hold_ms_max=self._confirm_hold_ms_max,
             agreed_time=self._agreed_time,
         )
         return self.own

@@ -11,12 +11,13 @@ from cluster.codec.entries import AnyCommand, body_count, decode_entry, encode_c
 from cluster.groups.cold_reads import ColdReads
 from cluster.groups.entry_cache import EntryCache
 from cluster.groups.outcome import Done, Outcome, called_back, unknown
+from cluster.groups.pacing import Pacing
 from cluster.groups.proposals import Proposals
 from cluster.log import MEMBERSHIP
-from cluster.machine.commands import BodyPart
+from cluster.machine.commands import BodyPart, Enqueue
 from cluster.machine.effects import Effect
 from cluster.machine.interface import Machine
-from cluster.machine.replies import COMMAND_SKIPPED, Refused
+from cluster.machine.replies import COMMAND_SKIPPED, Enqueued, Refused
 from cluster.machine.versions import NeedsNewer
 from cluster.raft.configuration import split
 from cluster.raft.journal_protocol import RaftJournal
@@ -49,8 +50,10 @@ class Applying:
         proposals: Proposals,
         time: LogTime,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        pacing: Pacing,
     ) -> None:
         self._time = time
+        self._pacing = pacing
         self._keeps = False
         self._machine = machine
         self._journal = journal
@@ -101,7 +104,11 @@ class Applying:
                         outcome = Outcome("refused", reply, stamp, reply.code, reply.reason)
                     else:
                         outcome = Outcome("ok", reply, stamp)
-                    proposals.answered.append((done, outcome))
+                        if type(each) is Enqueue and type(reply) is Enqueued:
+                            self._pacing.confirm(each.queue, reply, done, outcome)
+                            done = None
+                    if done is not None:
+                        proposals.answered.append((done, outcome))
                 if effects and on_effects is not None:
                     on_effects(stamp, effects)
         except Exception as error:

@@ -23,6 +23,7 @@ from cluster.groups.applying import KINDS_OF_RAFT, SKIPPED_BYTES_MAX, Applying
 from cluster.groups.cold_reads import OnArrival
 from cluster.groups.group_options import GroupOptions
 from cluster.groups.outcome import Done, Outcome, called_back, refused, too_new, unknown
+from cluster.groups.pacing import Pacing
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
@@ -149,7 +150,15 @@ class Group:
         self._inbox: list[tuple[NodeId, list[Any] | None, bool]] = []
         self._proposals = Proposals(clock)
         self._time = LogTime(clock, agreed_time)
-        self._applying = Applying(machine, journal, self._proposals, self._time, self._spawn_read)
+        self._pacing = Pacing(
+            machine.backlog,
+            self._proposals.answer_one,
+            lambda: clock.monotonic_ns() / 1e9,
+            hold_s_max=self.options.confirm_hold_ms_max / 1000,
+        )
+        self._applying = Applying(
+            machine, journal, self._proposals, self._time, self._spawn_read, self._pacing
+        )
         self._applying.on_skipped = self._skipped
         #: Body and meta of each message; empty when they are settled and gone, None when they are
         #: not in memory: then `fetch` brings them.
@@ -384,6 +393,7 @@ class Group:
         self._end_proposals("this node is shutting down")
 
     def _end_proposals(self, reason: str) -> None:
+        self._pacing.release_all()
         self._proposals.refuse_all(self._not_now())
         self._proposals.give_up_all(unknown(reason, self.leader))
         self._proposals.call_back(self.name)
@@ -501,9 +511,10 @@ class Group:
         self._applied_more(now)
 
     def _applied_more(self, now: float) -> None:
-        proposals = self._proposals
+        proposals, pacing = self._proposals, self._pacing
         if not self.ready and self.member.leads:
             self._become_ready()
+        pacing.release()
         if proposals.answered:
             proposals.call_back(self.name)
         snapshots = self._snapshots
@@ -528,7 +539,7 @@ class Group:
         self._planned_ms = due_ms
         waits = proposals.waiting or proposals.in_doubt
         at = now + WAIT_S if waits else min(self._tick_at, now + TICK_S_MAX)
-        self.due = min(self.member.due(), at)
+        self.due = min(self.member.due(), at, pacing.due_s)
 
     def fail(self, error: Exception) -> None:
         """A bug in the protocol."""
@@ -633,6 +644,7 @@ class Group:
             return
         self.ready = False
         self._applying.keep(False)
+        self._pacing.release_all()
         self._proposals.doubt(self.member.now + self.options.election_max_ms / 1000)
         self._proposals.refuse_all(self._not_now())
         self._report_role(role)

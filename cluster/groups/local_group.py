@@ -8,6 +8,7 @@ index of its own; bodies are kept under it for as long as the machine names it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from cluster.groups.applying import SKIPPED_BYTES_MAX, skipped_reason
 from cluster.groups.cold_reads import OnArrival
 from cluster.groups.entry_cache import CachedEntry
 from cluster.groups.outcome import Done, Outcome, called_back, refused, unknown
+from cluster.groups.pacing import HOLD_MS_MAX, Pacing
 from cluster.groups.proposals import (
     COMMAND_OVERHEAD_BYTES,
     ENTRY_BYTES_MAX,
@@ -31,7 +33,7 @@ from cluster.groups.proposals import (
 from cluster.machine import MACHINE_VERSION, QueueMachine
 from cluster.machine.commands import BodyPart, Command, Enqueue, Tick
 from cluster.machine.effects import Effect
-from cluster.machine.replies import COMMAND_SKIPPED, Refused
+from cluster.machine.replies import COMMAND_SKIPPED, Enqueued, Refused
 from cluster.raft.member import Role
 from cluster.seams import Clock
 from cluster.types import Body, BodyRef, GroupId, NodeId, Stamp
@@ -76,6 +78,7 @@ class LocalGroup:
         *,
         clock: Clock,
         bytes_max: int = TRANSIENT_BYTES_MAX,
+        confirm_hold_ms_max: int = HOLD_MS_MAX,
         agreed_time: AgreedTime | None = None,
     ) -> None:
         self.id = group
@@ -97,6 +100,13 @@ class LocalGroup:
         self._loop = asyncio.get_running_loop()
         self._time = LogTime(clock, agreed_time)
         self._proposals = Proposals(clock)
+        self._pacing = Pacing(
+            self.machine.backlog,
+            self._proposals.answer_one,
+            self._loop.time,
+            hold_s_max=confirm_hold_ms_max / 1000,
+        )
+        self._release_at_s = math.inf  # what is held back then
         self._stopping = False
         self._checkpoint = self.machine.checkpoint()
         self._checkpoint_s = 0.0  # when the next may be
@@ -185,6 +195,7 @@ class LocalGroup:
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        self._pacing.release_all()
         self._proposals.refuse_all(refused("stopping", "this node is shutting down"))
         self._proposals.call_back(self.name)
 
@@ -202,10 +213,23 @@ class LocalGroup:
             for command, done, weight in zip(*batch, strict=True):
                 self._proposals.bytes -= weight
                 self._apply(now_ms, command, done, weight)
-        self._proposals.call_back(self.name)
+        self._release()
         self._keep_state()
         self.tidy()
         self._set_timer()
+
+    def _release(self) -> None:
+        """Confirms that were held back, and all other answers."""
+        self._pacing.release()
+        self._proposals.call_back(self.name)
+        due_s = self._pacing.due_s
+        if due_s < self._release_at_s:
+            self._release_at_s = due_s
+            self._loop.call_at(due_s, self._release_in_time)
+
+    def _release_in_time(self) -> None:
+        self._release_at_s = math.inf
+        self._release()
 
     def _apply(self, now_ms: int, command: Command, done: Done | None, weight: int) -> None:
         if self.poisoned is not None:
@@ -227,7 +251,11 @@ class LocalGroup:
         else:
             if weight > COMMAND_OVERHEAD_BYTES:
                 self._keep(index, now_ms, command, weight)
-            self._answer(done, Outcome("ok", reply, stamp))
+            outcome = Outcome("ok", reply, stamp)
+            if done is not None and type(command) is Enqueue and type(reply) is Enqueued:
+                self._pacing.confirm(command.queue, reply, done, outcome)
+            else:
+                self._answer(done, outcome)
         if effects:
             for listener in self.on_effects:
                 guarded(self.name, listener, self, stamp, effects)

@@ -223,6 +223,9 @@ class Proposals:
         """To be called back when the work at hand is done, not in the middle of it."""
         self.answered.extend([(done, outcome) for done in dones if done is not None])
 
+    def answer_one(self, done: Done, outcome: Outcome) -> None:
+        self.answered.append((done, outcome))
+
     def call_back(self, group: str) -> None:
         """Callbacks may propose again, and be answered at once. A bug of one is its own."""
         while self.answered:

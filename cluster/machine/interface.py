@@ -59,6 +59,12 @@ class Machine(Protocol):
         """When the leader should propose a Tick; perhaps too early, never too late."""
         ...
 
+    def backlog(self, queue: QueueId) -> tuple[int, int]:
+        """Ready messages of a queue, and the position of the last that it stored; 0 and 0 of what
+        is no queue with consumers.
+        """
+        ...
+
     def overview(self) -> dict[str, Any]:
         """For status, metrics and people."""
         ...

@@ -503,6 +503,13 @@ class QueueMachine:
         found = self._queues.get(queue)
         return isinstance(found, Queue) and found.messages.ready.free > 0
 
+    def backlog(self, queue: QueueId) -> tuple[int, int]:
+        found = self._queues.get(queue)
+        if not isinstance(found, Queue):
+            return 0, 0
+        messages = found.messages
+        return messages.ready.count, messages.store.next - 1
+
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None
 

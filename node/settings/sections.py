@@ -204,6 +204,13 @@ class LimitSettings(Section):
         "reading from the connection, below half of it reads on. What is published by HTTP, here "
         "or to the management API, counts together, and waits.",
     )
+    confirm_hold_ms_max: int = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Longest time for which a confirm waits for quick consumers that are behind, "
+        "so that publishers do not outrun them (docs/scaling.md). 0: it never does.",
+    )
     deliver_buffer_bytes_max: ByteSize = Field(
         default=ByteSize(4 * MIB),
         ge=64 * KIB,

@@ -91,6 +91,9 @@ class ListMachine:
     def next_due_ms(self) -> int | None:
         return self.due_ms
 
+    def backlog(self, queue: QueueId) -> tuple[int, int]:
+        return 0, 0
+
     def overview(self) -> dict[str, Any]:
         return {"stored": len(self.refs)}
 
