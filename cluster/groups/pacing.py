@@ -6,8 +6,8 @@ stay ahead of a consumer that takes all it gets at once, and what a message wait
 long as both go on. So while consumers are quick, a confirm waits until the messages before it are
 nearly all with consumers: then the publisher goes at their pace, with its window as the backlog.
 
-It never waits for longer than `HOLD_MS_MAX`, and not at all where that would not help: consumers are
-slow, or the backlog is so large that it takes them long. Nothing of this is state, and nothing
+It never waits for longer than `HOLD_MS_MAX`, and not at all where that would not help: consumers
+are slow, or the backlog is so large that it takes them long. Nothing of this is state, and nothing
 waits for what is not committed and applied: a confirm that was held back says what is long true.
 """
 
@@ -95,14 +95,8 @@ class Pacing:
             return math.inf
         return min([pace.held[0].until_s for pace in self._holding.values()])
 
-    def confirm(
-        self,
-        queue: QueueId,
-        reply: Enqueued,
-        done: Done,
-        outcome: Outcome,
-    ) -> None:
-        """Of what was stored a moment ago. Confirms of a queue leave in the order of its messages."""
+    def confirm(self, queue: QueueId, reply: Enqueued, done: Done, outcome: Outcome) -> None:
+        """Of what was just stored. Confirms of a queue leave in the order of its messages."""
         if not self._hold_s_max:
             self._answer(done, outcome)
             return

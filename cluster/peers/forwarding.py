@@ -132,20 +132,17 @@ class Forwarder:
         def frame(number: int) -> list[Any]:
             return [NODE_LEVEL, ASK, number, group, encode_command(command)]
 
-        def answered(answer: asyncio.Future[Outcome]) -> None:
-            lost = answer.exception() is not None
-            _finish(done, self._lost(peer) if lost else answer.result())
+        def answered(answer: Outcome | Exception) -> None:
+            _finish(done, self._lost(peer) if isinstance(answer, Exception) else answer)
 
         try:
-            _, answer = self._requests.send(peer, frame)
+            self._requests.send(peer, frame, answered)
         except TooMany:
             _finish(done, refused("overloaded", f"too many questions to node {peer} are open"))
         except NotSent:
             _finish(done, refused("no_leader", f"node {peer}, the leader, cannot be reached"))
         except CodecError as error:  # it cannot be written
             _finish(done, refused("bad_argument", str(error)))
-        else:
-            answer.add_done_callback(answered)
 
     def _lost(self, peer: NodeId) -> Outcome:
         code, reason = "link_lost", f"the link to {peer} broke"

@@ -92,47 +92,63 @@ class Requests(Generic[Answer]):
         self._send = send
         self._open_max = open_max
         self._numbers = numbers(incarnation)
-        self._open: dict[NodeId, dict[int, asyncio.Future[Answer]]] = {}
+        self._open: dict[NodeId, dict[int, Callable[[Answer | Exception], object]]] = {}
 
     def send(
-        self, peer: NodeId, frame: Callable[[int], list[Any]]
-    ) -> tuple[int, asyncio.Future[Answer]]:
-        """`frame` makes the message with this number. NotSent; the future may raise LinkLost."""
-        waiting = self._open.setdefault(peer, {})
-        if len(waiting) >= self._open_max:
+        self,
+        peer: NodeId,
+        frame: Callable[[int], list[Any]],
+        done: Callable[[Answer | Exception], object],
+    ) -> int:
+        """`frame` makes the message with this number, which is returned. NotSent. `done` is called
+        once with the answer, the error that was answered, or LinkLost, unless it is forgotten.
+        """
+        waiting = self._open.get(peer)
+        if waiting is None:
+            waiting = self._open[peer] = {}
+        elif len(waiting) >= self._open_max:
             raise TooMany
         number = next(self._numbers)
         if not self._send(peer, frame(number)):
             raise NotSent
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiting[number] = future
-        return number, future
+        waiting[number] = done
+        return number
+
+    def forget(self, peer: NodeId, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        self._open.get(peer, {}).pop(number, None)
 
     async def ask(
         self, peer: NodeId, frame: Callable[[int], list[Any]], *, within_s: float
     ) -> Answer:
         """The answer. NotSent, LinkLost, TimeoutError, or the error that was answered."""
-        number, future = self.send(peer, frame)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Answer | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        number = self.send(peer, frame, done)
         try:
             async with asyncio.timeout(within_s):
                 return await future
         finally:
-            self._open.get(peer, {}).pop(number, None)
+            self.forget(peer, number)
 
     def answered(self, peer: NodeId, number: int, answer: Answer | Exception) -> None:
         """By that node. What nobody waits for is dropped."""
-        future = self._open.get(peer, {}).pop(number, None)
-        if future is None or future.done():
-            return
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+        waiting = self._open.get(peer)
+        done = None if waiting is None else waiting.pop(number, None)
+        if done is not None:
+            done(answer)
 
     def link_lost(self, peer: NodeId) -> None:
-        for future in self._open.pop(peer, {}).values():
-            if not future.done():
-                future.set_exception(LinkLost())
+        for done in self._open.pop(peer, {}).values():
+            done(LinkLost())
 
     def stop(self) -> None:
         """No answer comes any more."""

@@ -134,8 +134,10 @@ class _Pipeline:
         """What waits, as commands. A large body is alone: when its parts were forgotten, nothing
         else is refused. So is an atomic batch.
         """
-        found: list[_SentBatch] = []
         items, self.waiting = self.waiting, []
+        if len(items) == 1:
+            return [self._batch(items, now_s)]
+        found: list[_SentBatch] = []
         start = bodies = size = 0
         for position, item in enumerate(items):
             if position > start and (

@@ -36,9 +36,7 @@ class Queue:
         self.last += count
         self.ready += count
         reply = Enqueued(first, count)
-        self.pacing.confirm(
-            self.id, reply, lambda _: self.left.append(first), Outcome("ok", reply)
-        )
+        self.pacing.confirm(self.id, reply, lambda _: self.left.append(first), Outcome("ok", reply))
 
     def take(self, count: int) -> None:
         self.ready -= min(count, self.ready)

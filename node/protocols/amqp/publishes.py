@@ -15,7 +15,6 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -141,21 +140,25 @@ class Confirms:
 
 def weigh(metas: Sequence[bytes], bodies: Sequence[NewBody]) -> int:
     """What messages take of the room for those under way, in bytes."""
+    if len(bodies) == 1:
+        return MESSAGE_OVERHEAD_BYTES + len(metas[0]) + len(bodies[0])
     return MESSAGE_OVERHEAD_BYTES * len(bodies) + sum(map(len, metas)) + sum(map(len, bodies))
 
 
-@dataclass(slots=True, eq=False)
 class _QueueBatch:
     """What this read publishes to one queue: of each message an item in all lists."""
 
-    info: QueueInfo
-    bodies: list[NewBody] = field(default_factory=list[NewBody])
-    metas: list[bytes] = field(default_factory=list[bytes])
-    attrs: list[Attrs | None] = field(default_factory=list[Attrs | None])  # none if none has any
-    tags: list[int] = field(default_factory=list[int])  # in confirm mode
-    parted: bool = False  # some body goes into the log in parts
-    upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
-    size_bytes: int = 0  # known when it is sent
+    __slots__ = ("attrs", "bodies", "info", "metas", "parted", "size_bytes", "tags", "upload")
+
+    def __init__(self, info: QueueInfo) -> None:
+        self.info = info
+        self.bodies: list[NewBody] = []
+        self.metas: list[bytes] = []
+        self.attrs: list[Attrs | None] = []  # none if none has any
+        self.tags: list[int] = []  # in confirm mode
+        self.parted = False  # some body goes into the log in parts
+        self.upload: asyncio.Task[Uploaded | str | None] | None = None  # of these parts
+        self.size_bytes = 0  # known when it is sent
 
     def add(
         self,
@@ -193,6 +196,9 @@ def _alike_in(event: Publish) -> Iterator[_Alike]:
 
 #: The batches that get a message.
 _Way = tuple[_QueueBatch, ...]
+
+#: Up to so many messages a queue, of one read, each is put into its batch by itself.
+FEW_MAX = 4
 
 #: What is published here is no message: it asks for more time for deliveries of its channel.
 EXTEND_EXCHANGE = "amq.quorate.extend"
@@ -311,6 +317,17 @@ class Publishes:
             routed = len(bodies) * len(way)
             if confirms is not None and len(way) > 1:
                 confirms.share(tags, len(way))
+        elif len(each) * FEW_MAX > len(bodies) and max(map(len, each)) == 1:
+            routed = len(bodies)
+            for where, meta, body in zip(wheres, metas, bodies, strict=True):
+                [batch] = ways[where]
+                batch.metas.append(meta)
+                batch.bodies.append(body)
+                if batch.attrs:
+                    batch.attrs.append(None)
+            if tags:
+                for where, tag in zip(wheres, tags, strict=True):
+                    ways[where][0].tags.append(tag)
         else:
             routed = 0
             chosen: dict[_Way, list[int]] = {way: [] for way in ways.values()}
@@ -671,4 +688,6 @@ def _one_or_each(values: list[Any]) -> Any:
     if not values:
         return None
     first = values[0]
+    if len(values) == 1:
+        return first
     return first if first == values[-1] and values.count(first) == len(values) else values
