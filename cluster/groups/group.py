@@ -728,6 +728,7 @@ class Group:
             self.on_needs_newer(error)
         else:
             log.error("group_poisoned", **where, exc_info=error)
+        self._pacing.release_all()
         self._proposals.give_up_all(unknown(f"this copy stopped at entry {index}"))
 
     def fetch(self, first: int, last: int, done: OnArrival) -> None:

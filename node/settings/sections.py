@@ -209,7 +209,7 @@ class LimitSettings(Section):
         ge=0,
         le=10_000,
         description="Longest time for which a confirm waits for quick consumers that are behind, "
-        "so that publishers do not outrun them (docs/scaling.md). 0: it never does.",
+        "so that publishers do not outrun them. 0: it never does.",
     )
     deliver_buffer_bytes_max: ByteSize = Field(
         default=ByteSize(4 * MIB),

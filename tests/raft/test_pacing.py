@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from cluster.groups.group import Group
+from cluster.groups.group_options import GroupOptions
 from cluster.groups.outcome import Outcome
 from cluster.groups.pacing import AHEAD_MAX, HOLD_MS_MAX, QUEUES_MAX, Pacing
+from cluster.machine.commands import Barrier
 from cluster.machine.replies import Enqueued
 from cluster.types import QueueId
+from tests.raft.nodes import Cluster, ListMachine, enqueue
+
+pytestmark = pytest.mark.virtual_time
 
 HOLD_S = HOLD_MS_MAX / 1000
 BATCH = 1_000
@@ -183,3 +192,74 @@ def test_what_is_known_of_queues_is_bounded() -> None:
         pacing.confirm(QueueId(number), reply, answered.append, Outcome("ok", reply))
     assert len(answered) == 3 * QUEUES_MAX
     assert len(pacing._paces) <= QUEUES_MAX  # pyright: ignore[reportPrivateUsage]
+
+
+# --- in a group -----------------------------------------------------------------------------------
+
+
+async def watched(cluster: Cluster) -> tuple[Group, ListMachine]:
+    """The leader's copy, with a queue whose consumers are quick and behind."""
+    group = await cluster.elect()
+    machine = group.machine
+    assert isinstance(machine, ListMachine)
+    machine.ready = 10_000
+    await group.ask(enqueue(b"1"))
+    await asyncio.sleep(0.03)
+    machine.ready = 5_000
+    return group, machine
+
+
+async def test_a_group_tells_when_consumers_have_taken_what_was_before():
+    group, machine = await watched(await Cluster().start())
+    outcomes: list[Outcome] = []
+    group.propose(enqueue(b"2"), outcomes.append)
+    began_s = asyncio.get_running_loop().time()
+    await group.ask(Barrier())
+    assert outcomes == []
+
+    machine.ready = 0
+    await group.ask(Barrier())
+    assert [outcome.kind for outcome in outcomes] == ["ok"]
+    assert asyncio.get_running_loop().time() - began_s < HOLD_S
+
+
+async def test_a_group_tells_after_a_moment_though_nothing_happens():
+    cluster = await Cluster().start()
+    group, _ = await watched(cluster)
+    outcomes: list[Outcome] = []
+    group.propose(enqueue(b"2"), outcomes.append)
+    began_s = asyncio.get_running_loop().time()
+    await cluster.until(lambda: outcomes)
+    assert HOLD_S <= asyncio.get_running_loop().time() - began_s < HOLD_S * 1.5
+    assert outcomes[0].kind == "ok"
+
+
+@pytest.mark.parametrize("end", ["stop", "fail", "poison"])
+async def test_what_is_held_back_when_a_copy_ends_is_told(end: str):
+    group, _ = await watched(await Cluster().start())
+    outcomes: list[Outcome] = []
+    group.propose(enqueue(b"2"), outcomes.append)
+    await group.ask(Barrier())
+    assert outcomes == []
+
+    if end == "poison":
+        group.poison(group.applied_index + 1, ValueError("a bug"))
+        await asyncio.sleep(0.01)
+    else:
+        group.stop() if end == "stop" else group.fail(ValueError("a bug"))
+    assert [outcome.kind for outcome in outcomes] == ["ok"]
+
+
+async def test_who_loses_leadership_tells_what_was_held_back():
+    options = GroupOptions(1000, 2000, 200, confirm_hold_ms_max=60_000)
+    cluster = await Cluster(options=options).start()
+    group, _ = await watched(cluster)
+    outcomes: list[Outcome] = []
+    group.propose(enqueue(b"2"), outcomes.append)
+    await group.ask(Barrier())
+    assert outcomes == []
+
+    cluster.isolate(group.node)
+    await cluster.until(lambda: outcomes)
+    assert outcomes[0].kind == "ok"
+    assert not group.ready
