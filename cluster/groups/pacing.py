@@ -37,8 +37,8 @@ STALE_S = 0.5
 #: Queues of which it is known, before those that have nothing held back are forgotten.
 QUEUES_MAX = 1_024
 
-#: Ready messages of a queue, and the position of the last one that it stored.
-Backlog = Callable[[QueueId], tuple[int, int]]
+#: See `cluster.machine.interface.Machine.backlog`.
+Backlog = Callable[[QueueId], tuple[int, int, int]]
 
 
 class _Held(NamedTuple):
@@ -53,11 +53,11 @@ class _Pace:
     """Of the consumers of one queue."""
 
     at_s: float
-    taken: int  # up to then
+    delivered: int  # up to then
     per_s: float = 0.0
     held: deque[_Held] = field(default_factory=deque[_Held])
 
-    def look(self, taken: int, now_s: float) -> None:
+    def look(self, delivered: int, now_s: float) -> None:
         elapsed_s = now_s - self.at_s
         if elapsed_s > STALE_S:
             self.per_s = 0.0
@@ -65,8 +65,8 @@ class _Pace:
             return
         else:
             # They may stop for a moment.
-            self.per_s = max((taken - self.taken) / elapsed_s, self.per_s / 2)
-        self.at_s, self.taken = now_s, taken
+            self.per_s = max((delivered - self.delivered) / elapsed_s, self.per_s / 2)
+        self.at_s, self.delivered = now_s, delivered
 
 
 class Pacing:
@@ -100,16 +100,16 @@ class Pacing:
         if not self._hold_s_max:
             self._answer(done, outcome)
             return
-        ready, last = self._backlog(queue)
+        ready, last, delivered = self._backlog(queue)
         pace = self._paces.get(queue)
         ahead = ready - (last + 1 - reply.first)
-        if ahead <= AHEAD_MAX and (pace is None or not pace.held):
+        if (ready <= AHEAD_MAX or ahead <= AHEAD_MAX) and (pace is None or not pace.held):
             self._answer(done, outcome)
             return
         now_s = self._now_s()
         if pace is None:
-            pace = self._new_pace(queue, last - ready, now_s)
-        pace.look(last - ready, now_s)
+            pace = self._new_pace(queue, delivered, now_s)
+        pace.look(delivered, now_s)
         if pace.per_s < QUICK_PER_S or ahead > pace.per_s * BACKLOG_S_MAX:
             self._let_go(queue, pace)
             self._answer(done, outcome)
@@ -123,7 +123,7 @@ class Pacing:
             return
         now_s = self._now_s()
         for queue, pace in list(self._holding.items()):
-            ready, last = self._backlog(queue)
+            ready, last, _ = self._backlog(queue)
             first_free = last + 1 - ready + AHEAD_MAX
             held = pace.held
             while held and (held[0].first <= first_free or held[0].until_s <= now_s):
@@ -144,8 +144,8 @@ class Pacing:
             self._answer(done, outcome)
         self._holding.pop(queue, None)
 
-    def _new_pace(self, queue: QueueId, taken: int, now_s: float) -> _Pace:
+    def _new_pace(self, queue: QueueId, delivered: int, now_s: float) -> _Pace:
         if len(self._paces) >= QUEUES_MAX:
             self._paces = dict(self._holding)
-        pace = self._paces[queue] = _Pace(now_s, taken)
+        pace = self._paces[queue] = _Pace(now_s, delivered)
         return pace

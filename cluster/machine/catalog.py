@@ -389,8 +389,8 @@ class CatalogMachine:
     def next_due_ms(self) -> int | None:
         return None
 
-    def backlog(self, queue: QueueId) -> tuple[int, int]:
-        return 0, 0
+    def backlog(self, queue: QueueId) -> tuple[int, int, int]:
+        return 0, 0, 0
 
     def overview(self) -> dict[str, Any]:
         return {

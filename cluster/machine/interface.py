@@ -59,9 +59,10 @@ class Machine(Protocol):
         """When the leader should propose a Tick; perhaps too early, never too late."""
         ...
 
-    def backlog(self, queue: QueueId) -> tuple[int, int]:
-        """Ready messages of a queue, and the position of the last that it stored; 0 and 0 of what
-        is no queue with consumers.
+    def backlog(self, queue: QueueId) -> tuple[int, int, int]:
+        """Ready messages of a queue, the position of the last that it stored, and how many this
+        copy has handed out to consumers. All 0 where messages do not go in the order in which they
+        came: by priority, by key, or to readers of a stream.
         """
         ...
 

@@ -503,12 +503,14 @@ class QueueMachine:
         found = self._queues.get(queue)
         return isinstance(found, Queue) and found.messages.ready.free > 0
 
-    def backlog(self, queue: QueueId) -> tuple[int, int]:
+    def backlog(self, queue: QueueId) -> tuple[int, int, int]:
         found = self._queues.get(queue)
         if not isinstance(found, Queue):
-            return 0, 0
-        messages = found.messages
-        return messages.ready.count, messages.store.next - 1
+            return 0, 0, 0
+        messages, config = found.messages, found.identity.config
+        if messages.keyed is not None or config.max_priority:
+            return 0, 0, 0
+        return messages.ready.count, messages.store.next - 1, self.counters.of[queue].delivered
 
     def has_session(self, session: SessionId) -> bool:
         return self._sessions.get(session) is not None

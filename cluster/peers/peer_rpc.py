@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import structlog
+
 from cluster.seams import Links
 from cluster.types import NodeId
 
@@ -33,7 +35,11 @@ ROOM_S_MAX = 30.0
 #: Answers to one node that wait. There are no more questions than those may ask at a time.
 WAITING_MAX = 10_000
 
+log = structlog.get_logger(__name__)
+
 Answer = TypeVar("Answer")
+#: Called once, with the answer, the error that was answered, or LinkLost.
+Done = Callable[[Answer | Exception], object]
 #: Gives a message to the link of a node. False: it surely does not arrive.
 Send = Callable[[NodeId, list[Any]], bool]
 
@@ -92,16 +98,16 @@ class Requests(Generic[Answer]):
         self._send = send
         self._open_max = open_max
         self._numbers = numbers(incarnation)
-        self._open: dict[NodeId, dict[int, Callable[[Answer | Exception], object]]] = {}
+        self._open: dict[NodeId, dict[int, Done[Answer]]] = {}
 
     def send(
         self,
         peer: NodeId,
         frame: Callable[[int], list[Any]],
-        done: Callable[[Answer | Exception], object],
+        done: Done[Answer],
     ) -> int:
         """`frame` makes the message with this number, which is returned. NotSent. `done` is called
-        once with the answer, the error that was answered, or LinkLost, unless it is forgotten.
+        unless it is forgotten.
         """
         waiting = self._open.get(peer)
         if waiting is None:
@@ -144,11 +150,19 @@ class Requests(Generic[Answer]):
         waiting = self._open.get(peer)
         done = None if waiting is None else waiting.pop(number, None)
         if done is not None:
-            done(answer)
+            self._tell(peer, done, answer)
 
     def link_lost(self, peer: NodeId) -> None:
         for done in self._open.pop(peer, {}).values():
-            done(LinkLost())
+            self._tell(peer, done, LinkLost())
+
+    def _tell(self, peer: NodeId, done: Done[Answer], answer: Answer | Exception) -> None:
+        """A bug of who asked is its own: others wait for answers, and the link goes on."""
+        try:
+            done(answer)
+        except Exception as error:
+            name = getattr(done, "__qualname__", type(done).__name__)
+            log.error("answer_not_taken", peer=peer, by=name, exc_info=error)
 
     def stop(self) -> None:
         """No answer comes any more."""

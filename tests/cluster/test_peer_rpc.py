@@ -119,6 +119,22 @@ async def test_who_does_not_wait_any_more_leaves_room_for_others():
     assert answers == ["yes"]
 
 
+async def test_a_bug_of_one_who_asked_keeps_no_answer_from_others():
+    asked = requests(Link())
+    answers: list[str | Exception] = []
+
+    def raises(_: str | Exception) -> None:
+        raise ZeroDivisionError("a bug")
+
+    number = asked.send(ONE, frame, raises)
+    asked.answered(ONE, number, "yes")
+    asked.send(ONE, frame, raises)
+    asked.send(ONE, frame, answers.append)
+    asked.link_lost(ONE)
+
+    assert [type(answer) for answer in answers] == [LinkLost]
+
+
 async def test_an_error_is_an_answer():
     link = Link()
     asked = requests(link)

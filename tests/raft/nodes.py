@@ -38,7 +38,7 @@ class ListMachine:
         self.refs: list[list[int]] = []  # index, offset, count
         self.now_ms = 0
         self.ticks = 0
-        self.ready = 0  # messages without a consumer, as it says
+        self.ready = self.delivered = 0  # messages, as it says
         self.due_ms: int | None = None
         self.applied: list[tuple[Stamp, Any]] = []
         self.raises_on: type | None = None
@@ -92,8 +92,8 @@ class ListMachine:
     def next_due_ms(self) -> int | None:
         return self.due_ms
 
-    def backlog(self, queue: QueueId) -> tuple[int, int]:
-        return self.ready, len(self.refs)
+    def backlog(self, queue: QueueId) -> tuple[int, int, int]:
+        return self.ready, len(self.refs), self.delivered
 
     def overview(self) -> dict[str, Any]:
         return {"stored": len(self.refs)}

@@ -28,7 +28,7 @@ class Queue:
     def __init__(self, number: int = 7, *, hold_s_max: float = HOLD_S) -> None:
         self.id = QueueId(number)
         self.now_s = 100.0
-        self.ready = self.last = 0
+        self.ready = self.last = self.delivered = 0
         self.left: list[int] = []  # first positions, in the order of their confirms
         self.pacing = Pacing(
             self.backlog,
@@ -37,8 +37,8 @@ class Queue:
             hold_s_max=hold_s_max,
         )
 
-    def backlog(self, queue: QueueId) -> tuple[int, int]:
-        return (self.ready, self.last) if queue == self.id else (0, 0)
+    def backlog(self, queue: QueueId) -> tuple[int, int, int]:
+        return self.ready, self.last, self.delivered
 
     def publish(self, count: int = BATCH) -> None:
         first = self.last + 1
@@ -48,7 +48,9 @@ class Queue:
         self.pacing.confirm(self.id, reply, lambda _: self.left.append(first), Outcome("ok", reply))
 
     def take(self, count: int) -> None:
-        self.ready -= min(count, self.ready)
+        count = min(count, self.ready)
+        self.ready -= count
+        self.delivered += count
         self.pacing.release()
 
     def wait(self, seconds: float) -> None:
@@ -149,6 +151,33 @@ def test_nothing_waits_where_there_is_no_backlog() -> None:
         queue.take(AHEAD_MAX)
 
 
+def test_messages_that_leave_otherwise_make_no_consumers_quick() -> None:
+    """Dropped over a limit, expired or purged."""
+    queue = Queue()
+    for count in range(1, 100):
+        queue.publish()
+        assert len(queue.left) == count
+        queue.ready = min(queue.ready, 3 * BATCH)
+        queue.wait(0.01)
+
+
+def test_nothing_waits_where_messages_have_no_order() -> None:
+    queue = Queue()
+    queue.watch(100_000, backlog=23_000)
+    pacing = Pacing(
+        lambda _: (0, 0, 0),
+        lambda done, outcome: done(outcome),
+        lambda: queue.now_s,
+        hold_s_max=HOLD_S,
+    )
+    answered: list[Any] = []
+    for first in range(1, 10_000, 100):
+        reply = Enqueued(first, 100)
+        pacing.confirm(queue.id, reply, answered.append, Outcome("ok", reply))
+    assert len(answered) == 100
+    assert not pacing._paces  # pyright: ignore[reportPrivateUsage]
+
+
 def test_consumers_that_stop_are_slow_soon() -> None:
     queue = Queue()
     queue.watch(100_000, backlog=23_000)
@@ -182,7 +211,7 @@ def test_what_is_known_of_queues_is_bounded() -> None:
     queue = Queue()
     answered: list[Any] = []
     pacing = Pacing(
-        lambda _: (10_000, 10_000),
+        lambda _: (10_000, 10_000, 0),
         lambda done, outcome: done(outcome),
         lambda: queue.now_s,
         hold_s_max=HOLD_S,
@@ -205,7 +234,7 @@ async def watched(cluster: Cluster) -> tuple[Group, ListMachine]:
     machine.ready = 10_000
     await group.ask(enqueue(b"1"))
     await asyncio.sleep(0.03)
-    machine.ready = 5_000
+    machine.ready, machine.delivered = 5_000, 5_000
     return group, machine
 
 
