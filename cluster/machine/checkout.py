@@ -458,17 +458,20 @@ class Checkout:
         messages, identity = self.messages, self.identity
         self.unsettled_count -= last - first + 1
         limit = identity.config.delivery_limit
+        wish_ms = context.now_ms + delay_ms if delay_ms and context.version >= 5 else None
         for start, end, old in messages.marks.segments(first, last):
             mark = old or NO_MARK
-            mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)
+            mark = mark._replace(
+                acquired=mark.acquired + 1, failed=mark.failed + failed, wish_ms=wish_ms
+            )
             messages.marks.assign(start, end, mark)
             if limit is not None and mark.failed > limit:
                 self.disposal.dead_letter(context, start, end, DELIVERY_LIMIT)
                 continue
             messages.waiting_bytes += messages.store.bytes_of(start, end)
             wait_ms = self._retry_delay_ms(mark, failed) if delay_ms is None else delay_ms
-            if wait_ms and delay_ms is not None and messages.may_expire and context.version >= 5:
-                self._put_aside(start, end, context.now_ms + wait_ms)
+            if wish_ms is not None:
+                self._put_aside(start, end, wish_ms)
             elif wait_ms:
                 messages.delay(start, end, context.now_ms + wait_ms)
             else:
@@ -484,6 +487,21 @@ class Checkout:
             end = min(last, self.messages.store.run_end(first))
             self.messages.delay(first, end, until_ms)
             first = end + 1
+
+    def put_aside_anew(self) -> None:
+        """Messages expire at other times now."""
+        messages = self.messages
+        aside = sorted(
+            (start, end)
+            for _, first, last in messages.delayed
+            for start, end, mark in messages.marks.segments(first, last)
+            if mark is not None and mark.wish_ms is not None
+        )
+        for first, last in messages.take_waiting(aside) if aside else ():
+            mark = messages.marks.get(first)
+            if mark is not None and mark.wish_ms is not None:
+                messages.waiting_bytes += messages.store.bytes_of(first, last)
+                self._put_aside(first, last, mark.wish_ms)
 
     def _retry_delay_ms(self, mark: Mark, failed: bool) -> int:
         """Linear in the failures: min, twice min, ... up to max."""

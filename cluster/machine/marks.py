@@ -38,12 +38,14 @@ class Mark(NamedTuple):
     acquired: int = 0  # times handed out and given back
     failed: int = 0  # of these, failed deliveries
     deaths: Deaths | None = None
+    wish_ms: int | None = None  # put aside by a consumer: until then, or until it expires
 
 
 NO_MARK = Mark()
 _MARKED, _PRIORITY, _TTL, _BORN, _EXPIRES, _ACQUIRED, _FAILED = (
     factor(name) for name in (b"marked", b"priority", b"ttl", b"born", b"expires", b"acq", b"fail")
 )
+_WISH = factor(b"wish")
 
 
 class Marks(RangeMap[Mark]):
@@ -109,7 +111,7 @@ def _sum_of(ranges: Iterable[tuple[int, int, Mark]]) -> int:
 
 
 def _factor_of(mark: Mark) -> int:
-    priority, ttl_ms, born_ms, expires_at_ms, acquired, failed, deaths = mark
+    priority, ttl_ms, born_ms, expires_at_ms, acquired, failed, deaths, wish_ms = mark
     found = _MARKED + _PRIORITY * priority + _ACQUIRED * acquired + _FAILED * failed
     if ttl_ms is not None:
         found += _TTL * (ttl_ms + 1)
@@ -119,6 +121,8 @@ def _factor_of(mark: Mark) -> int:
         found += _EXPIRES * (expires_at_ms + 1)
     if deaths is not None:
         found += factor(cbor2.dumps(deaths, canonical=True))
+    if wish_ms is not None:
+        found += _WISH * (wish_ms + 1)
     return found
 
 

@@ -234,6 +234,8 @@ class Messages:
             self.ready.add(first, last)
             return
         for start, end, mark in self.marks.segments(first, last):
+            if mark is not None and mark.wish_ms is not None:
+                self.marks.assign(start, end, mark._replace(wish_ms=None))
             self.ready.add(start, end, self.identity.capped(mark.priority) if mark else 0)
 
     # --- out --------------------------------------------------------------------------------------
@@ -361,7 +363,8 @@ class Messages:
 
     def dump(self) -> list[Any]:
         """What waits and what is special; the store is written beside it."""
-        firsts, lasts, marks = self.marks.dump()
+        firsts, lasts, values = self.marks.dump()
+        marks = [mark[:-1] if mark.wish_ms is None else mark for mark in values]
         return [self._dump_ready(), [pack(firsts), pack(lasts), marks], sorted(self.delayed)]
 
     def fingerprint(self) -> list[Any]:

@@ -178,6 +178,8 @@ class Queue:
         if config.expires_ms != declared.expires_ms:
             self.lifetime.reported_ms = None
         self.identity.configure(config.declared_as(declared), command.as_of)
+        if config.message_ttl_ms != declared.message_ttl_ms:
+            self.checkout.put_aside_anew()
         self.limits.configure()
         self.checkout.bound_consumers()
         return Ok()

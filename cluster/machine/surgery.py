@@ -74,6 +74,8 @@ class Surgery:
                     expires_at_ms = None if mark.ttl_ms is None else ready_at_ms + mark.ttl_ms
                     mark = mark._replace(born_ms=ready_at_ms, expires_at_ms=expires_at_ms)
                     messages.marks.assign(start, end, mark)
+                elif mark.wish_ms is not None:
+                    messages.marks.assign(start, end, mark._replace(wish_ms=None))
                 messages.waiting_bytes += messages.store.bytes_of(start, end)
                 messages.delay(start, end, ready_at_ms)
         return Ok(sum(last - first + 1 for first, last in taken))

@@ -85,6 +85,12 @@ EXHAUSTED_STAY_SINCE: Final = 5
 #: From when on a rollup is taken where its subject has as many messages as it may have.
 ROLLUPS_FIT_SINCE: Final = 5
 
+#: From when on ids of messages outlive a purge of the whole stream.
+IDS_STAY_SINCE: Final = 5
+
+#: From when on a purge below a sequence that is yet to come makes that the next one.
+PURGES_AHEAD_SINCE: Final = 5
+
 #: From when on a stream knows which of its clients' messages are markers.
 MARKERS_SINCE: Final = 5
 

@@ -32,7 +32,7 @@ FETCH_S: Final = 5.0
 PERSISTENT: Final = 2
 #: Of a header; the client takes no other.
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_EXPECTED: Final = "Nats-Expected-"
+_OF_A_STREAM: Final = ("Nats-Expected-", "Nats-Stream-Source")
 
 
 @asynccontextmanager
@@ -175,5 +175,5 @@ def _as_text(headers: Mapping[str, Any]) -> dict[str, str]:
         for name, value in headers.items()
         if isinstance(value, (str, int, float)) and _NAME.fullmatch(name)
         # What was asked of the stream before says nothing about this one.
-        if name != Header.MSG_ID.value and not name.startswith(_EXPECTED)
+        if name != Header.MSG_ID.value and not name.startswith(_OF_A_STREAM)
     }

@@ -85,6 +85,7 @@ def test_every_field_and_every_place_counts():
         Mark(acquired=1),
         Mark(failed=1),
         Mark(deaths=DEATHS),
+        Mark(wish_ms=0),
         Mark(priority=2),
         Mark(deaths=[{**DEATHS[0], "count": 2}]),
     ]

@@ -379,6 +379,19 @@ def test_a_message_may_expire_while_it_waits_for_its_retry():
     assert q.says("peek q") == ["nothing"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "left", "comes"),
+    [("100", "", "1:1! delayed, due 200", ["q -> a/t: 1:1!"]), ("", "50", "nothing", [])],
+)
+def test_what_is_put_aside_follows_the_ttl(before: str, after: str, left: str, comes: list[str]):
+    ttl = [each and f" message_ttl_ms={each}" for each in (before, after)]
+    q = told("upgrade 5", "queue q" + ttl[0], "session a", "subscribe q a/t credit=1")
+    q("publish q 1", "return q a/t 1 delay=200", "policy q" + ttl[1])
+
+    assert (q.says("at 150"), q.says("peek q")) == (["ok"], [left])
+    assert q.says("at 200") == ["ok", *comes]
+
+
 # --- exactly one outcome --------------------------------------------------------------------------
 
 

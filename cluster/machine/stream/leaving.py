@@ -22,8 +22,9 @@ from cluster.machine.replies import BAD_ARGUMENT, NO_MESSAGE, NOT_ALLOWED, Ok, R
 from cluster.machine.runs import ranges_of
 from cluster.machine.stream.errors import SEALED
 from cluster.machine.stream.retained import Found, Retained
-from cluster.machine.stream.settings import StreamSettings
+from cluster.machine.stream.settings import FIRST_SEQ_MAX, StreamSettings
 from cluster.machine.timetable import Deadline
+from cluster.machine.versions import PURGES_AHEAD_SINCE
 from cluster.types import BodyRef
 
 #: The entry of markers.
@@ -236,7 +237,12 @@ class Leaving:
         if command.subject is not None:
             return Ok(self._purge_subject(context, command.subject, command.below, command.keep))
         if command.below:
-            return Ok(self.remove(context, retained.first, command.below - 1, PURGED))
+            removed = self.remove(context, retained.first, command.below - 1, PURGED)
+            ahead = min(command.below, FIRST_SEQ_MAX) - retained.next
+            # A mirror gives no sequences of its own.
+            if ahead > 0 and self.settings.mirror is None and context.version >= PURGES_AHEAD_SINCE:
+                retained.skip(ahead)
+            return Ok(removed)
         if command.keep:
             return Ok(self.keep(context, command.keep))
         return Ok(self.clear(context))

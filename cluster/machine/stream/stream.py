@@ -50,7 +50,7 @@ from cluster.machine.stream.settings import StreamSettings, stream_settings
 from cluster.machine.stream.subjects import Patterns
 from cluster.machine.stream.table import ConsumerTable
 from cluster.machine.timetable import Deadline
-from cluster.machine.versions import ASKS_ALL_SINCE
+from cluster.machine.versions import ASKS_ALL_SINCE, IDS_STAY_SINCE
 from cluster.types import ConsumerKey, numbers_skipped
 
 NOT_LIKE_A_QUEUE: Final = (
@@ -149,7 +149,8 @@ class Stream:
         reply = self.leaving.purge(context, command)
         if isinstance(reply, Ok) and command.subject is None and not command.keep + command.below:
             self.table.cleared()
-            self.appending.ids.clear()
+            if context.version < IDS_STAY_SINCE:
+                self.appending.ids.clear()
             self.appending.scheduling.due_ms.clear()
         return reply
 

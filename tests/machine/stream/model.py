@@ -170,8 +170,9 @@ class Model:
             wanted = wanted[: max(0, len(wanted) - keep)]
         for at in wanted:
             self.remove(at)
+        if pattern is None and not keep:
+            self.next = max(self.next, below)
         if pattern is None and not below and not keep:
-            self.ids.clear()
             for each in self.consumers.values():
                 each.cursor = max(each.cursor, self.next)
                 each.perhaps_unsent = []

@@ -41,7 +41,16 @@ def test_a_purge_drops_what_it_names(purge: dict[str, Any], left: list[int]):
     assert s.apply(s.purge(**purge)) == Ok(5 - len(left))
     assert list(s.held()) == left
     assert s.of().info().pending == len([each for each in left if each > 2])
-    assert s.stored("z") == 6
+    assert s.stored("z") == (99 if purge == {"below": 99} else 6)
+
+
+@pytest.mark.parametrize(("version", "following"), [(4, 6), (5, 99)])
+def test_a_purge_below_what_is_yet_to_come_makes_that_the_next(version: int, following: int):
+    s = filled(version=version)
+    assert s.apply(s.purge(below=99)) == Ok(5)
+    state = s.stream.state()
+    assert (state.first_seq, state.last_seq, state.deleted) == (following, following - 1, 0)
+    assert s.stored("z") == following
 
 
 @pytest.mark.parametrize("purge", [Purge(STREAM, below=2, keep=2), Purge(STREAM, keep=-1)])

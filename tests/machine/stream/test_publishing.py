@@ -125,8 +125,17 @@ def test_an_id_that_is_known_is_answered_with_its_sequence():
     assert s.publish("b", asked={ASKED_ID: "2"}) == Enqueued(4, 1)
 
 
-def test_a_full_purge_forgets_the_ids():
-    s = Streams()
+def test_ids_outlive_a_full_purge():
+    s = Streams(duplicate_window=100 * MS)
+    s.stored("a", asked={ASKED_ID: "1"})
+    s.apply(s.purge())
+    assert s.answers("a", asked={ASKED_ID: "1"}) == {0: [errors.DUPLICATE, 1]}
+    s.at(100)
+    assert s.stored("a", asked={ASKED_ID: "1"}) == 2
+
+
+def test_before_version_5_a_full_purge_forgot_the_ids():
+    s = Streams(version=4)
     s.stored("a", asked={ASKED_ID: "1"})
     s.apply(s.purge())
 

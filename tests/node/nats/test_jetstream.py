@@ -109,6 +109,7 @@ class TestPublishing:
         assert await refused(with_header("Nats-Expected-Last-Subject-Sequence", "5")) == 10071
         assert await refused(with_header("Nats-Expected-Last-Msg-Id", "x")) == 10070
         assert await refused(with_header("Nats-TTL", "5s")) == 10166
+        assert await refused(with_header("Nats-Stream-Source", "S 1 > > s")) == 10227
         assert await refused(js.publish("s.a", bytes(200))) == 10054
         assert (await with_header("Nats-Expected-Last-Subject-Sequence", "1")).seq == 2
 

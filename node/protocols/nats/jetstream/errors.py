@@ -141,6 +141,7 @@ _KNOWN: Final = {
     10210: (429, "atomic publish too many inflight"),
     10212: (400, "message schedules invalid scheduler"),
     10223: (400, "message schedules time zone is invalid"),
+    10227: (400, "message stream source header is not allowed"),
 }
 
 #: Of a message that is to be deleted: its number is that of any other reason, too.

@@ -28,6 +28,7 @@ from node.protocols.nats.jetstream.times import NS_PER_MS, NS_PER_S, ns_of_span
 
 #: No block that asks something of a stream is without it.
 MARK: Final = b"Nats-"
+SOURCE: Final = b"Nats-Stream-Source"
 BLOCK_BYTES_MAX: Final = 64 * 1024
 TTL_NS_MIN: Final = NS_PER_S
 
@@ -92,6 +93,13 @@ def asked(block_: bytes) -> Asked:
         found[ASKED_MARKER] = True
     schedule = given if b"Nats-Schedule" in block_ else None
     return Asked(found or None, part, given.get(b"Nats-Incr") or None, schedule)
+
+
+def asked_by_client(block_: bytes) -> Asked:
+    """The same; and no client says that a message was another stream's."""
+    if SOURCE in block_ and fields_of(block_).get(SOURCE):
+        raise known(10227)
+    return asked(block_)
 
 
 def copied(block: bytes) -> dict[int, Any]:

@@ -49,7 +49,7 @@ from node.protocols.nats.jetstream.headers import (
     BLOCK_BYTES_MAX,
     FIRST_LINE,
     Asked,
-    asked,
+    asked_by_client,
     with_fields,
 )
 from node.protocols.nats.jetstream.post import Inbox, Post, json_of
@@ -176,7 +176,7 @@ class Storing:
         try:
             if header_bytes > BLOCK_BYTES_MAX:
                 raise known(10097)
-            found = asked(header)
+            found = asked_by_client(header)
             body = payload[header_bytes:-2]
             increment = _increment(batch.info, found, body)
             wanted = found.attrs or {}

@@ -103,6 +103,8 @@ class Comparison:
                         await self._count_fsyncs(row, brokers)
             finally:
                 await stop_all(list(brokers.values()))
+                # A round with large bodies leaves gigabytes, on tmpfs in memory.
+                shutil.rmtree(folder / str(number), ignore_errors=True)
 
     async def _round(self, row: Row, number: int, brokers: dict[str, Contender]) -> None:
         names = [name for name in row.runs if name in brokers]

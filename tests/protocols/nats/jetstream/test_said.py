@@ -18,7 +18,13 @@ from cluster.machine.stream.settings import (
 from cluster.types import QueueId
 from node.protocols.nats.jetstream.acks import RUN_MIN, Acked, Said, acked_by, word_of
 from node.protocols.nats.jetstream.errors import ApiError
-from node.protocols.nats.jetstream.headers import asked, status, with_fields
+from node.protocols.nats.jetstream.headers import (
+    asked,
+    asked_by_client,
+    copied,
+    status,
+    with_fields,
+)
 from node.protocols.nats.jetstream.requests import Call, call_of, type_of
 from node.protocols.nats.jetstream.times import (
     NEVER,
@@ -115,6 +121,13 @@ class TestHeaders:
         with pytest.raises(ApiError) as refused:
             asked(header(line))
         assert refused.value.number == number
+
+    def test_only_streams_say_where_a_message_is_from(self):
+        block = header("Nats-Msg-Id: 7", "Nats-Stream-Source: S 1 > > s")
+        with pytest.raises(ApiError) as refused:
+            asked_by_client(block)
+        assert refused.value.number == 10227
+        assert copied(block) == {ASKED_ID: "7"}
 
     def test_blocks_are_built(self):
         assert status(404, "No Messages") == b"NATS/1.0 404 No Messages\r\n\r\n"
