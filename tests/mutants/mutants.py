@@ -597,8 +597,8 @@ QUEUES = (
     Mutant(
         "a redelivery is not flagged",
         _MACHINE + "checkout.py",
-        "mark = mark._replace(acquired=mark.acquired + 1, failed=mark.failed + failed)",
-        "mark = mark._replace(failed=mark.failed + failed)",
+        "acquired=mark.acquired + 1, failed=mark.failed + failed, wish_ms=wish_ms",
+        "failed=mark.failed + failed, wish_ms=wish_ms",
         (MACHINE,),
         build="unflagged-redelivery",
     ),
@@ -1132,9 +1132,23 @@ NODES = (
     Mutant(
         "what was asked over a link that is lost stays open",
         "cluster/peers/peer_rpc.py",
-        "                future.set_exception(LinkLost())\n",
-        "                pass\n",
+        "            self._tell(peer, done, LinkLost())\n",
+        "            pass\n",
         (by_tests("tests/cluster/test_peer_rpc.py"), SIMULATOR),
+    ),
+    Mutant(
+        "who loses leadership keeps confirms that wait for consumers",
+        "cluster/groups/group.py",
+        "        self._applying.keep(False)\n        self._pacing.release_all()\n",
+        "        self._applying.keep(False)\n",
+        (by_tests("tests/raft/test_pacing.py"),),
+    ),
+    Mutant(
+        "a confirm waits for consumers as long as they take",
+        "cluster/groups/pacing.py",
+        "<= first_free or held[0].until_s <= now_s)",
+        "<= first_free)",
+        (by_tests("tests/raft/test_pacing.py"),),
     ),
     Mutant(
         "an answer whose link is full is dropped",
