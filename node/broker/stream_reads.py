@@ -250,9 +250,12 @@ class StreamReader:
 
     @property
     def behind(self) -> int:
-        """How many messages it has yet to read, as far as is known here."""
-        copy = self._reads.copy(self.info.group, self.info.queue)
-        return self._behind if copy is None else _count_of(copy[1], self._patterns, self.sequence)
+        """How many messages it has yet to read, as far as is known here: also by a copy that has no
+        leader now.
+        """
+        group = self._cluster.groups.get(self.info.group)
+        stream = None if group is None else stream_of(group, self.info.queue)
+        return self._behind if stream is None else _count_of(stream, self._patterns, self.sequence)
 
     async def next(self, count: int, size: int) -> list[StreamMessage]:
         """What comes next: at least one message, when there is one. At most so many, and so many

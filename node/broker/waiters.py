@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cluster.cluster_node import ClusterNode
 from cluster.groups.group import Group, Role
-from cluster.types import QueueId
+from cluster.types import GroupId, QueueId
 
 #: In the order in which they came: what each waits for, such as a sequence.
 Waiting = Mapping[asyncio.Future[None], int]
@@ -16,9 +16,12 @@ Due = Callable[[Group, QueueId, Waiting], Iterable[asyncio.Future[None]]]
 
 
 class Waiters:
-    """All wake when another node leads their group: what they wait for may be elsewhere."""
+    """All wake when another node leads their group, or its copy here is dropped: what they wait for
+    may be elsewhere.
+    """
 
     def __init__(self, cluster: ClusterNode, due: Due) -> None:
+        self._groups = cluster.groups
         self._due = due
         self._by_group: dict[Group, _AtGroup] = {}
         cluster.on_role.append(self._role)
@@ -27,7 +30,7 @@ class Waiters:
         """From the next entry on: whoever calls has looked at what is there."""
         there = self._by_group.get(group)
         if there is None:
-            there = self._by_group[group] = _AtGroup(group, self._due)
+            there = self._by_group[group] = _AtGroup(group, self._groups, self._due)
         future = there.add(queue, wanted)
         try:
             await future
@@ -45,8 +48,9 @@ class Waiters:
 class _AtGroup:
     """Those at one copy, looked at once an entry."""
 
-    def __init__(self, group: Group, due: Due) -> None:
+    def __init__(self, group: Group, groups: Mapping[GroupId, Group], due: Due) -> None:
         self._group = group
+        self._groups = groups
         self._due = due
         self._by_queue: dict[QueueId, dict[asyncio.Future[None], int]] = {}
         self._listens = False
@@ -77,6 +81,9 @@ class _AtGroup:
 
     def _look(self) -> None:
         self._listens = False
+        if self._groups.get(self._group.id) is not self._group:  # nothing comes to it any more
+            self.wake_all()
+            return
         for queue, waiting in list(self._by_queue.items()):
             self._wake(queue, self._due(self._group, queue, waiting))
         if self._by_queue:
