@@ -102,8 +102,8 @@ class Pacing:
             return
         ready, last, delivered = self._backlog(queue)
         pace = self._paces.get(queue)
-        ahead = ready - (last + 1 - reply.first)
-        if (ready <= AHEAD_MAX or ahead <= AHEAD_MAX) and (pace is None or not pace.held):
+        ahead = ready - (last + 1 - reply.first) if ready else 0
+        if ahead <= AHEAD_MAX and (pace is None or not pace.held):
             self._answer(done, outcome)
             return
         now_s = self._now_s()

@@ -490,18 +490,8 @@ class Checkout:
 
     def put_aside_anew(self) -> None:
         """Messages expire at other times now."""
-        messages = self.messages
-        aside = sorted(
-            (start, end)
-            for _, first, last in messages.delayed
-            for start, end, mark in messages.marks.segments(first, last)
-            if mark is not None and mark.wish_ms is not None
-        )
-        for first, last in messages.take_waiting(aside) if aside else ():
-            mark = messages.marks.get(first)
-            if mark is not None and mark.wish_ms is not None:
-                messages.waiting_bytes += messages.store.bytes_of(first, last)
-                self._put_aside(first, last, mark.wish_ms)
+        for first, last, wish_ms in self.messages.take_put_aside():
+            self._put_aside(first, last, wish_ms)
 
     def _retry_delay_ms(self, mark: Mark, failed: bool) -> int:
         """Linear in the failures: min, twice min, ... up to max."""

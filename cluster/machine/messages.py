@@ -277,6 +277,24 @@ class Messages:
         self.waiting_bytes -= sum(self.store.bytes_of(first, last) for first, last in taken)
         return taken
 
+    def take_put_aside(self) -> list[tuple[int, int, int]]:
+        """Remove those that consumers put aside from what is delayed, and answer them with the
+        times until which they shall be: the caller delays them again.
+        """
+        aside: list[tuple[int, int, int]] = []
+        left: list[tuple[int, int, int]] = []
+        for ready_at_ms, first, last in self.delayed:
+            for start, end, mark in self.marks.segments(first, last):
+                if mark is not None and mark.wish_ms is not None:
+                    aside.append((start, end, mark.wish_ms))
+                else:
+                    left.append((ready_at_ms, start, end))
+        if aside:
+            heapify(left)
+            self.delayed, self._delayed_sum = left, None
+            self.delayed_count = sum(last - first + 1 for _, first, last in left)
+        return sorted(aside)
+
     def missing(self, ranges: Sequence[tuple[int, int]]) -> int | None:
         """The first position of these ascending ranges that does not wait; None: all do."""
         found = [piece for first, last in ranges for piece in self.ready.pieces(first, last)]
